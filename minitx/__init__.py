@@ -1,0 +1,23 @@
+"""minitx: the Transformer in plain NumPy, both directions. These are the public names; models, proof and interop load when
+they are first used."""
+import importlib
+
+from minitx import backend, nn, ops
+from minitx.autograd import Op, Tensor, no_grad
+from minitx.backend import cuda, manual_seed, set_default_device, set_default_dtype
+from minitx.creation import arange, ones, rand, randn, tensor, zeros
+
+__version__ = "0.1.0"
+__all__ = ["Op", "Tensor", "arange", "backend", "checkpoint", "cuda", "generate", "gradcheck", "manual_seed", "models", "nn",
+           "no_grad", "ones", "ops", "optim", "proof", "rand", "randn", "schedule", "set_default_device",
+           "set_default_dtype", "tensor", "zeros"]
+_LATER = ("checkpoint", "generate", "models", "proof")
+
+
+def __getattr__(name):
+    if name == "gradcheck":
+        from minitx.proof.gradcheck import gradcheck
+        return gradcheck
+    if name in _LATER:
+        return importlib.import_module(f"minitx.{name}")
+    raise AttributeError(f"module 'minitx' has no attribute {name!r}")

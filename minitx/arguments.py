@@ -1,0 +1,64 @@
+"""What an op is given, made ready: Tensors unwrapped, dtypes settled, and errors that name the op and the shapes."""
+import functools
+
+import numpy as np
+
+from minitx import backend
+from minitx.backend import HALF, SINGLE, is_array
+from minitx.tensor import Tensor
+
+WEAK = {float, int, bool, type(None)}
+EXPLAINED = (ValueError, TypeError, IndexError)
+
+
+def raw(cls, x):
+    """What an op may get that is no Tensor: an array, a number (weak: it never decides a dtype), or None."""
+    if x.__class__ in WEAK:
+        return x
+    if isinstance(x, (np.generic, float, int, bool)):
+        x = x.item() if isinstance(x, np.generic) else x
+        if isinstance(x, (float, int)):
+            return x
+    elif is_array(x):
+        if x.dtype.kind in "fiub":
+            return x
+        raise TypeError(f"{cls.name}: an array of {x.dtype} is not a number array")
+    raise TypeError(f"{cls.name}: expected a Tensor, an array or a number, got {type(x).__name__}"
+                    + ("; wrap it: minitx.tensor(...)" if isinstance(x, (list, tuple)) else ""))
+
+
+def bare(option):
+    """An option without Tensors: the array inside, also within a tuple (an index)."""
+    if isinstance(option, Tensor):
+        return option.data
+    return tuple(map(bare, option)) if type(option) is tuple else option
+
+
+def promote(cls, arrays):
+    """The arrays in the dtype they compute in, and whether the result goes back to float16."""
+    if not any(is_array(array) for array in arrays):
+        arrays = [None if x is None else backend.make_array(x, device="cpu") for x in arrays]
+    floats = {array.dtype for array in arrays if is_array(array) and array.dtype.kind == "f"}
+    if cls.promotion == "one" and len(floats) > 1:
+        names = ", ".join(sorted(map(str, floats)))
+        raise TypeError(f"inputs are {names}; bring them to one dtype with .to(dtype=...)")
+    if not floats and (cls.promotion != "mixed" or any(type(x) is float for x in arrays)):
+        floats = {backend.default_dtype()}
+    if not floats:
+        return arrays, False                        # integers stay integers
+    target = functools.reduce(np.promote_types, floats)
+    half = target == HALF and all(isinstance(array, np.ndarray) for array in arrays if is_array(array))
+    work = SINGLE if half else target
+    return [array.astype(work) if is_array(array) and array.dtype != target or half and is_array(array) else array
+            for array in arrays], half
+
+
+def explain(name, error, arrays):
+    """The same error, naming the op and the shapes; or that the inputs lie on two devices."""
+    devices = sorted({backend.device_of(array) for array in arrays if is_array(array)})
+    if len(devices) > 1:
+        return TypeError(f"{name}: inputs are on {' and '.join(devices)}; move one with .to(device)")
+    kind = next(kind for kind in (IndexError, ValueError, TypeError)
+                if isinstance(error, kind) and not isinstance(error, np.exceptions.AxisError) or kind is ValueError)
+    shapes = ", ".join(str(array.shape) if is_array(array) else repr(array) for array in arrays if array is not None)
+    return kind(f"{name}: {error} [inputs {shapes}]")

@@ -1,0 +1,354 @@
+"""THE seam: everything in which NumPy and CuPy differ, and the process-wide defaults and random numbers.
+
+An op finds its library with ``xp = xp_of(x)`` and then writes the same code for both. What one of the two lacks, or does
+slowly or wrongly, is a function of this file. Nothing else in minitx (but ``fused/cuda``) imports CuPy.
+"""
+import contextlib
+import functools
+import os
+
+import numpy as np
+
+HALF, SINGLE, DOUBLE = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+LONG, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
+
+@functools.cache
+def _probe():
+    """(cupy, "") where CuPy can reach a GPU, else (None, what is missing and how to get it). Never raises."""
+    try:
+        import cupy
+    except Exception as error:          # a broken install raises more than ImportError
+        return None, (f"CuPy cannot be imported ({type(error).__name__}: {error}); "
+                      "pip install 'cupy-cuda13x[ctk]' (extra: minitx[cuda], for CUDA 12: minitx[cuda12])")
+    if not cupy.cuda.is_available():
+        return None, f"CuPy {cupy.__version__} is installed but finds no NVIDIA GPU or no driver; check nvidia-smi"
+    return cupy, ""
+
+
+def require_cupy():
+    """The cupy module. RuntimeError saying what is missing where it cannot be had."""
+    cupy, missing = _probe()
+    if cupy is None:
+        raise RuntimeError(f"device 'cuda' is not available: {missing}")
+    return cupy
+
+
+class cuda:
+    """What PyTorch users look for first: ``mt.cuda.is_available()``."""
+
+    @staticmethod
+    def is_available():
+        """True where CuPy is installed and a GPU answers. Never raises."""
+        return _probe()[0] is not None
+
+    @staticmethod
+    def device_count():
+        """How many GPUs there are; 0 without CuPy."""
+        cupy = _probe()[0]
+        return 0 if cupy is None else cupy.cuda.runtime.getDeviceCount()
+
+
+def xp_of(x):
+    """numpy or cupy, whichever owns array x."""
+    if isinstance(x, (np.ndarray, np.generic)):
+        return np
+    return require_cupy()
+
+
+def check_dtype(dtype):
+    """The NumPy dtype of that name. TypeError for one that is no float, integer or bool."""
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "fiub":
+        raise TypeError(f"a Tensor holds floats, integers or bools, not {dtype}")
+    return dtype
+
+
+def is_array(x):
+    """True for a NumPy or a CuPy array."""
+    if isinstance(x, np.ndarray):
+        return True
+    return type(x).__module__.partition(".")[0] == "cupy" and hasattr(x, "__cuda_array_interface__")
+
+
+def device_of(x):
+    """The name of the device that holds array x: "cpu" or "cuda:0"."""
+    return "cpu" if isinstance(x, np.ndarray) else f"cuda:{x.device.id}"
+
+
+def check_device(device):
+    """The device's canonical name ("cpu", "cuda:1"). ValueError: no such name; RuntimeError: it cannot be had here."""
+    name, colon, number = str(device).partition(":")
+    if name == "cpu" and not colon:
+        return "cpu"
+    if name != "cuda" or (colon and not number.isdecimal()):
+        raise ValueError(f"unknown device {device!r}: use 'cpu', 'cuda' or 'cuda:1'")
+    require_cupy()
+    index, count = int(number or 0), cuda.device_count()
+    if index >= count:
+        raise RuntimeError(f"device {device!r} is not available: this machine has {count} GPU(s), counted from 0")
+    return f"cuda:{index}"
+
+
+def to_device(x, device):
+    """Array x on the device: x itself where it is there already, else a copy."""
+    device = check_device(device)
+    if device == device_of(x):
+        return x
+    if device == "cpu":
+        return x.get()
+    cupy = require_cupy()
+    with cupy.cuda.Device(int(device[5:])):
+        return cupy.asarray(x)
+
+
+def to_numpy(x):
+    """Array x on the host: x itself where it is there already."""
+    return x if isinstance(x, np.ndarray) else x.get()
+
+
+def like(x, other):
+    """Array x on the device of array `other`: ids, targets and masks follow the tensors that they are used with."""
+    return to_device(x, device_of(other))
+
+
+def synchronise(device=None):
+    """Wait until the device has done what it was given. Nothing to wait for on the CPU."""
+    device = default_device() if device is None else check_device(device)
+    if device != "cpu":
+        require_cupy().cuda.Device(int(device[5:])).synchronize()
+
+
+# ---- defaults --------------------------------------------------------------------------------------------------------
+
+_defaults = {"dtype": SINGLE, "device": None}
+
+
+def default_dtype():
+    """The dtype of Python floats and of new parameters: float32 until set_default_dtype."""
+    return _defaults["dtype"]
+
+
+def set_default_dtype(dtype):
+    """Set the dtype of Python floats and of new parameters. TypeError unless it is float16, float32 or float64."""
+    dtype = np.dtype(dtype)
+    if dtype not in (HALF, SINGLE, DOUBLE):
+        raise TypeError(f"set_default_dtype: a model computes in float16, float32 or float64, not in {dtype}")
+    _defaults["dtype"] = dtype
+
+
+def default_device():
+    """Where new tensors are made: what set_default_device said, else the variable MINITX_DEVICE, else "cpu"."""
+    if _defaults["device"] is None:
+        set_default_device(os.environ.get("MINITX_DEVICE") or "cpu")
+    return _defaults["device"]
+
+
+def set_default_device(device):
+    """Set where new tensors are made: "cpu", "cuda" or "cuda:1". RuntimeError where that device cannot be had."""
+    _defaults["device"] = check_device(device)
+
+
+def owns_data(x):
+    """Whether x is writeable and no view of another array."""
+    return x.base is None and (not isinstance(x, np.ndarray) or x.flags.writeable)
+
+
+def read_only(x):
+    """Forbid writing into x, where the library can (CuPy cannot)."""
+    if isinstance(x, np.ndarray):
+        x.flags.writeable = False
+
+
+# ---- arrays from outside ---------------------------------------------------------------------------------------------
+
+def make_array(data, dtype=None, device=None):
+    """A fresh array from Python data or an array, by minitx's rules of dtype.
+
+    Python floats, and lists of them, become the default dtype, ints int64, bools bool; arrays keep theirs. NumPy scalars
+    count as Python numbers. TypeError for what is neither a number nor a bool (strings, objects, complex numbers).
+    """
+    dtype = None if dtype is None else np.dtype(dtype)
+    if is_array(data):
+        array = data.astype(dtype or data.dtype, copy=True)         # astype, so that a subclass keeps its values only
+        array = array.view(np.ndarray) if isinstance(array, np.ndarray) else array
+    else:
+        array = np.array(data)
+        if dtype is None:
+            dtype = {"f": default_dtype(), "i": LONG, "u": LONG, "b": BOOL}.get(array.dtype.kind, array.dtype)
+        if array.size == 0 and not isinstance(data, (np.generic, int, float)):
+            dtype = dtype or default_dtype()                        # an empty list: floats, as in PyTorch
+        if array.dtype.kind in "fiub":
+            array = array.astype(dtype, copy=False)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"a Tensor holds floats, integers or bools; this data is {array.dtype} "
+                        "(ragged lists, strings and complex numbers have no place in one)")
+    return array if device is None and is_array(data) else to_device(array, device or default_device())
+
+
+def filled(shape, value, dtype, device):
+    """An array of that shape, every element `value`, made on the device."""
+    device = check_device(device)
+    if device == "cpu":
+        return np.full(shape, value, dtype)
+    cupy = require_cupy()
+    with cupy.cuda.Device(int(device[5:])):
+        return cupy.full(shape, value, dtype)
+
+
+def host_arange(start, stop, step, dtype=None):
+    """np.arange on the host: int64 for ints, else the default dtype."""
+    whole = all(isinstance(x, (int, np.integer)) for x in (start, stop, step))
+    return np.arange(start, stop, step, dtype=dtype or (LONG if whole else default_dtype()))
+
+
+# ---- random numbers --------------------------------------------------------------------------------------------------
+
+_generator = None
+
+
+def manual_seed(seed):
+    """Restart the one counted generator: np.random.Generator(np.random.Philox(seed)).
+
+    It lives on the host for every device, so a run on the CPU and a run on a GPU draw the same weights and masks.
+    """
+    global _generator
+    from numpy.random import Generator, Philox
+    _generator = Generator(Philox(seed))
+
+
+def generator():
+    """The process-wide generator, seeded by the operating system until manual_seed is called."""
+    if _generator is None:
+        manual_seed(None)
+    return _generator
+
+
+def keep_mask(shape, p, beside):
+    """A bool array, False with probability p, on the device of array `beside`: what dropout lets through."""
+    return like(generator().random(shape, dtype=np.float32) >= p, beside)
+
+
+broadcast_shapes = np.broadcast_shapes      # shapes are tuples on every device
+
+
+# ---- what one library lacks, or does slowly --------------------------------------------------------------------------
+
+def check_probability(name, p):
+    """ValueError unless 0 <= p <= 1."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"{name}: a probability lies between 0 and 1, got {p}")
+
+
+def row_dot(a, b):
+    """<<a, b>>: the dot product of each pair of rows, along the last axis. (..., C), (..., C) -> (...,)"""
+    return np.vecdot(a, b) if isinstance(a, np.ndarray) else (a * b).sum(axis=-1)
+
+
+def quiet(x):
+    """A context in which x - max x may run over to -inf and ln 0 be -inf without a warning. CuPy never warns."""
+    return np.errstate(over="ignore", divide="ignore") if xp_of(x) is np else contextlib.nullcontext()
+
+
+def ids_like(ids, other):
+    """Ids or targets (an array, a list, a number) as an array on the device of array `other`."""
+    if not is_array(ids):
+        ids = np.asarray(ids)
+        ids = ids if ids.size else ids.astype(LONG)                 # an empty list has no dtype to speak of
+    return like(ids, other)
+
+
+def check_index(ids, n):
+    """TypeError unless ids are integers; IndexError naming the first outside 0 .. n-1. CuPy would wrap it silently."""
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"ids must be integers, got {ids.dtype}")
+    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= n):
+        bad = int(ids[(ids < 0) | (ids >= n)][0])
+        raise IndexError(f"id {bad} is out of range for size {n} (0 to {n - 1})")
+
+
+def checked_index(index, x):
+    """An index for x[index]. NumPy checks bounds by itself; CuPy wraps silently, and wants its arrays on the device."""
+    if isinstance(x, np.ndarray):
+        return index
+    parts = [ids_like(part, x) if isinstance(part, list) or is_array(part) else part
+             for part in (index if isinstance(index, tuple) else (index,))]
+    axis, taken = 0, sum(_axes_taken(part) for part in parts)
+    for part in parts:
+        if part is Ellipsis:
+            axis += x.ndim - taken
+        elif is_array(part) and part.dtype != BOOL and part.size:
+            n = x.shape[axis]
+            if int(part.min()) < -n or int(part.max()) >= n:
+                raise IndexError(f"an index between {int(part.min())} and {int(part.max())} leaves axis {axis} of size {n}")
+        axis += _axes_taken(part)
+    return tuple(parts)
+
+
+def _axes_taken(part):
+    """How many axes of the array one part of an index uses up."""
+    if part is None or part is Ellipsis:
+        return 0
+    return part.ndim if is_array(part) and part.dtype == BOOL else 1
+
+
+def scatter_add(index, values, n):
+    """Add up the rows of `values` that share an index. index (N,), values (N, C) -> (n, C)
+
+    np.add.at does this one element at a time. Here the rows are sorted by index; then either each index sums its own
+    segment, or the first, second, third ... row of every index are added together: whichever needs fewer calls.
+    """
+    out = xp_of(values).zeros((n,) + values.shape[1:], values.dtype)
+    if not isinstance(values, np.ndarray) or values.ndim == 1:
+        xp_of(values).add.at(out, index, values)                    # one dimension: NumPy's own fast path
+        return out
+    if not len(index):
+        return out
+    order = np.argsort(index, kind="stable")
+    index, values = index[order], values[order]
+    starts = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))
+    counts = np.diff(starts, append=len(index))
+    if len(starts) <= counts.max():
+        for start, count in zip(starts.tolist(), counts.tolist()):
+            np.add.reduce(values[start:start + count], axis=0, out=out[index[start]])
+        return out
+    for rank in range(counts.max()):
+        rows = starts[counts > rank] + rank
+        out[index[rows]] += values[rows]                            # no index twice within one rank
+    return out
+
+
+# erf after W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969), 631-637.
+_NEAR = ((1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2,
+          3.20937758913846947e3),
+         (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3))
+_FAR = ((2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
+         2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
+         1.23033935479799725e3),
+        (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+         3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3))
+
+
+def _ratio(coefficients, t):
+    """A quotient of two polynomials in t, highest power first (Horner)."""
+    above, below = (functools.reduce(lambda total, c: total * t + c, tail, t * 0 + head)
+                    for head, *tail in coefficients)
+    return above / below
+
+
+def erf(x):
+    """The error function 2/sqrt(pi) * integral of exp(-t^2) from 0 to x, to the last bits of x's dtype.
+
+    Near zero x times a quotient in x^2, elsewhere 1 - exp(-x^2) times a quotient in |x|. Beyond 6 it is 1 in float64.
+    """
+    if xp_of(x) is not np:
+        from cupyx.scipy.special import erf as cupy_erf
+        return cupy_erf(x)
+    size = np.minimum(np.abs(x), 6)
+    near = size <= 0.46875
+    small = np.where(near, size, 0)                                 # each branch sees only what it is good for
+    large = np.where(near, 1, size)
+    y = np.where(near, small * _ratio(_NEAR, small * small), 1 - np.exp(-large * large) * _ratio(_FAR, large))
+    return np.copysign(y, x)

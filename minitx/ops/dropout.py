@@ -1,0 +1,38 @@
+"""Dropout: the draw is made by the function, the op is plain."""
+from minitx import backend
+from minitx.autograd import Op
+
+
+class Dropout(Op):
+    r"""Drop some elements and make up for them with the rest.
+
+        x (...)   keep (...) bool   ->   y (...)
+
+    forward       y = x keep / (1 - p)
+    backward      dx = dy keep / (1 - p)
+    saved         keep (...)
+    """
+    promotion = "float"
+
+    def forward(self, x, *, keep, p):
+        self.keep, self.gain = keep, gain_of(p)
+        return x * keep * self.gain
+
+    def backward(self, dy):
+        return dy * self.keep * self.gain,
+
+
+def gain_of(p):
+    """What makes up for dropping with probability p: 1 / (1 - p); with p = 1 nothing is left to be made up for."""
+    return 1 / (1 - p) if p < 1 else 0.0
+
+
+def dropout(x, p, training=True):
+    """Each element of x is 0 with probability p, else divided by 1 - p; x itself unless training, or with p = 0.
+
+    Srivastava et al. 2014. Draws from minitx's one generator. ValueError unless 0 <= p <= 1.
+    """
+    backend.check_probability("dropout", p)
+    if not training or p == 0:
+        return x
+    return Dropout.apply(x, keep=backend.keep_mask(x.shape, p, x), p=p)

@@ -1,0 +1,96 @@
+"""The largest, the smallest, and the smooth largest along axes."""
+from minitx.autograd import Op
+from minitx.backend import quiet, xp_of
+from minitx.ops.reduce import axes_of, axis_of, spread
+
+
+class Max(Op):
+    r"""The largest along axes. Equal ones share the gradient.
+
+        x (...)   ->   y (... without the axes, or with length 1)
+
+    forward       y = max x
+    backward      dx = dy / (how many are largest) where x is largest, else 0
+    saved         x (...)   y (..., 1 along the axes)
+    """
+    promotion = "mixed"
+
+    def forward(self, x, *, axis=None, keepdims=False):
+        self.x, self.axis = x, axis
+        y = x.max(axis=axis, keepdims=keepdims)
+        self.y = spread(xp_of(x).asarray(y), x.shape, axis)
+        return y
+
+    def backward(self, dy):
+        return shared(self.x == self.y, dy, self.axis),
+
+
+class Min(Op):
+    r"""The smallest along axes. Equal ones share the gradient.
+
+        x (...)   ->   y (... without the axes, or with length 1)
+
+    forward       y = min x
+    backward      dx = dy / (how many are smallest) where x is smallest, else 0
+    saved         x (...)   y (..., 1 along the axes)
+    """
+    promotion = "mixed"
+
+    def forward(self, x, *, axis=None, keepdims=False):
+        self.x, self.axis = x, axis
+        y = x.min(axis=axis, keepdims=keepdims)
+        self.y = spread(xp_of(x).asarray(y), x.shape, axis)
+        return y
+
+    def backward(self, dy):
+        return shared(self.x == self.y, dy, self.axis),
+
+
+class Logsumexp(Op):
+    r"""The logarithm of a sum of exponentials: the largest, rounded off where others come near.
+
+        x (...)   ->   y (... without the axes, or with length 1)
+
+    forward       m = max x         y = m + ln sum exp(x - m)       a row of -inf: -inf
+    backward      dx = dy exp(x - y)                                a row of -inf: 0
+    saved         x (...)   y (..., 1 along the axes)
+    """
+    promotion = "float"
+
+    def forward(self, x, *, axis=None, keepdims=False):
+        xp = xp_of(x)
+        self.x, self.axis = x, axis
+        m = finite_or_zero(x.max(axis=axis, keepdims=True))
+        with quiet(x):
+            self.y = m + xp.log(xp.exp(x - m).sum(axis=axis, keepdims=True))
+        return self.y if keepdims else xp.squeeze(self.y, axis=axes_of(x.ndim, axis))
+
+    def backward(self, dy):
+        with quiet(dy):
+            dx = xp_of(dy).exp(self.x - finite_or_zero(self.y))
+        return dx * spread(dy, self.x.shape, self.axis),
+
+
+def finite_or_zero(m):
+    """m, with 0 for -inf: -inf - -inf would be NaN, where exp(-inf - 0) is the 0 that is meant."""
+    return xp_of(m).where(m == -float("inf"), 0, m).astype(m.dtype)
+
+
+def shared(chosen, dy, axis):
+    """dy along the axes, divided equally among the chosen elements."""
+    return chosen * (spread(dy, chosen.shape, axis) / chosen.sum(axis=axis, keepdims=True).astype(dy.dtype))
+
+
+def max(x, axis=None, keepdims=False):
+    """The largest values of x along axis (values only). Ties share the gradient. ValueError where there is nothing."""
+    return Max.apply(x, axis=axis_of(axis), keepdims=keepdims)
+
+
+def min(x, axis=None, keepdims=False):
+    """The smallest values of x along axis (values only). Ties share the gradient. ValueError where there is nothing."""
+    return Min.apply(x, axis=axis_of(axis), keepdims=keepdims)
+
+
+def logsumexp(x, axis=None, keepdims=False):
+    """ln sum exp x along axis, without overflow; a row of -inf gives -inf with zero gradient."""
+    return Logsumexp.apply(x, axis=axis_of(axis), keepdims=keepdims)

@@ -1,0 +1,92 @@
+"""Putting arrays together and taking them apart."""
+from minitx.autograd import Op
+from minitx.backend import xp_of
+
+
+class Concatenate(Op):
+    r"""Lay arrays end to end along an axis that they have.
+
+        xs (..., N_i, ...)   ->   y (..., sum of N_i, ...)
+
+    forward       y = x_1 | x_2 | ...
+    backward      dx_i = its own stretch of dy
+    saved         nothing
+    """
+    promotion = "mixed"
+
+    def forward(self, *xs, axis=0):
+        self.axis, self.ends = axis, []
+        end = 0
+        for x in xs:
+            end += x.shape[axis]
+            self.ends.append(end)
+        return xp_of(xs[0]).concatenate(xs, axis=axis)
+
+    def backward(self, dy):
+        return tuple(xp_of(dy).split(dy, self.ends[:-1], axis=self.axis))
+
+
+class Stack(Op):
+    r"""Lay arrays of one shape side by side along a new axis.
+
+        n xs (...)   ->   y (..., n, ...)
+
+    forward       y[i] = x_i, along the new axis
+    backward      dx_i = dy[i]
+    saved         nothing
+    """
+    promotion = "mixed"
+
+    def forward(self, *xs, axis=0):
+        self.axis = axis
+        return xp_of(xs[0]).stack(xs, axis=axis)
+
+    def backward(self, dy):
+        return tuple(xp_of(dy).moveaxis(dy, self.axis, 0))
+
+
+class Split(Op):
+    r"""Cut an array into pieces along an axis.
+
+        x (..., N, ...)   ->   ys (..., N_i, ...)
+
+    forward       y_1 | y_2 | ... = x           views of x
+    backward      dx = dy_1 | dy_2 | ...        0 for a piece that nobody used
+    saved         nothing
+    """
+
+    def forward(self, x, *, sections, axis=0):
+        ys = tuple(xp_of(x).split(x, sections, axis=axis))
+        self.axis, self.shapes = axis, [y.shape for y in ys]
+        return ys
+
+    def backward(self, *dys):
+        used = next(dy for dy in dys if dy is not None)
+        xp = xp_of(used)
+        pieces = [xp.zeros(shape, used.dtype) if dy is None else dy for dy, shape in zip(dys, self.shapes)]
+        return xp.concatenate(pieces, axis=self.axis),
+
+
+def concatenate(xs, axis=0):
+    """The Tensors or arrays of a list, end to end along an axis. ValueError where the other axes differ."""
+    return Concatenate.apply(*_several("concatenate", xs), axis=axis)
+
+
+def stack(xs, axis=0):
+    """The Tensors or arrays of a list along a new axis. ValueError where the shapes differ."""
+    return Stack.apply(*_several("stack", xs), axis=axis)
+
+
+def split(x, indices_or_sections, axis=0):
+    """NumPy's split: 3 makes three equal pieces, [2, 5] cuts before 2 and before 5. A tuple of Tensors.
+
+    ValueError where equal pieces do not come out even.
+    """
+    return Split.apply(x, sections=indices_or_sections, axis=axis)
+
+
+def _several(name, xs):
+    xs = tuple(xs)
+    if not xs:
+        raise ValueError(f"{name}: needs at least one array")
+    return xs

@@ -1,0 +1,54 @@
+"""Rotary positions."""
+from minitx import backend
+from minitx.autograd import Op
+from minitx.backend import xp_of
+
+
+class Rotary(Op):
+    r"""Turn pairs of entries by an angle that grows with the position, so that q k depends on the distance alone.
+
+        x (..., T, K)   positions (T,) or (B, T)   ->   y (..., T, K)
+
+    forward       angle_i = position * base^(-2i / K)                   i = 0 .. K/2 - 1
+                  y_a = x_a cos angle - x_b sin angle                   (a, b) = (i, i + K/2), the two halves,
+                  y_b = x_a sin angle + x_b cos angle                   or (2i, 2i + 1) if interleaved
+    backward      dx_a = dy_a cos angle + dy_b sin angle                turned back
+                  dx_b = dy_b cos angle - dy_a sin angle
+    saved         cos, sin (..., T, K/2)
+    """
+    name = "rope"
+    promotion = "float"
+
+    def forward(self, x, *, positions, base=10000.0, interleaved=False):
+        K = x.shape[-1]
+        if K % 2:
+            raise ValueError(f"the width of x must be even to form pairs, got {K}")
+        xp = xp_of(x)
+        positions = backend.ids_like(positions, x)
+        if positions.ndim == 2 and x.ndim == 4:
+            positions = positions[:, None]                              # (B, 1, T): the same for every head
+        angle = positions[..., None] * base ** (xp.arange(K // 2) * (-2 / max(K, 1)))    # float64: positions grow large
+        self.cos, self.sin = xp.cos(angle).astype(x.dtype), xp.sin(angle).astype(x.dtype)
+        self.interleaved = interleaved
+        return self.turned(x, self.sin)
+
+    def backward(self, dy):
+        return self.turned(dy, -self.sin),
+
+    def turned(self, x, sin):
+        half = x.shape[-1] // 2
+        a = (..., slice(0, None, 2) if self.interleaved else slice(half))
+        b = (..., slice(1, None, 2) if self.interleaved else slice(half, None))
+        y = xp_of(x).empty_like(x)
+        y[a] = x[a] * self.cos - x[b] * sin
+        y[b] = x[a] * sin + x[b] * self.cos
+        return y
+
+
+def rope(x, positions, base=10000.0, interleaved=False):
+    """x (..., T, K) turned by its positions (T,), or (B, T) beside x (B, T, K) or (B, H, T, K).
+
+    Su et al. 2021, "RoFormer", equations 15 and 34. The pairs are the two halves (i, i + K/2), as in Hugging Face's LLaMA
+    files, or neighbours (2i, 2i + 1) if interleaved, as in the paper and Meta's own files. ValueError for an odd K.
+    """
+    return Rotary.apply(x, positions=positions, base=base, interleaved=interleaved)
