@@ -2,7 +2,7 @@
 they are first used."""
 import importlib
 
-from minitx import backend, nn, ops
+from minitx import backend, nn, ops, optim, schedule
 from minitx.autograd import Op, Tensor, no_grad
 from minitx.backend import cuda, manual_seed, set_default_device, set_default_dtype
 from minitx.creation import arange, ones, rand, randn, tensor, zeros

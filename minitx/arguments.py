@@ -28,9 +28,11 @@ def raw(cls, x):
 
 
 def bare(option):
-    """An option without Tensors: the array inside, also within a tuple (an index)."""
+    """An option without Tensors and NumPy scalars: the array inside, also within a tuple (an index); a Python number."""
     if isinstance(option, Tensor):
         return option.data
+    if isinstance(option, np.generic):
+        return option.item()
     return tuple(map(bare, option)) if type(option) is tuple else option
 
 
@@ -58,7 +60,8 @@ def explain(name, error, arrays):
     devices = sorted({backend.device_of(array) for array in arrays if is_array(array)})
     if len(devices) > 1:
         return TypeError(f"{name}: inputs are on {' and '.join(devices)}; move one with .to(device)")
-    kind = next(kind for kind in (IndexError, ValueError, TypeError)
-                if isinstance(error, kind) and not isinstance(error, np.exceptions.AxisError) or kind is ValueError)
+    axis = isinstance(error, np.exceptions.AxisError)               # both a ValueError and an IndexError: a wrong argument
+    kind = TypeError if isinstance(error, TypeError) else IndexError if isinstance(error, IndexError) and not axis \
+        else ValueError
     shapes = ", ".join(str(array.shape) if is_array(array) else repr(array) for array in arrays if array is not None)
     return kind(f"{name}: {error} [inputs {shapes}]")

@@ -124,9 +124,9 @@ class Op:
         tensor.data, tensor.grad, tensor.requires_grad = array, None, recorded
         tensor.node, tensor.index, tensor.version = (self if recorded else None), index, 0
         if recorded:
-            for saved in self.__dict__.values():
-                if saved is array:
-                    backend.read_only(array)        # backward will read it again: nobody may edit it meanwhile
+            for saved in self.__dict__.values():    # backward will read it again: nobody may edit it meanwhile
+                if saved is array or getattr(saved, "base", None) is array or array.base is saved is not None:
+                    backend.read_only(array)
         return tensor
 
     def _pull(self, gradients):

@@ -74,8 +74,8 @@ def is_array(x):
 
 
 def device_of(x):
-    """The name of the device that holds array x: "cpu" or "cuda:0"."""
-    return "cpu" if isinstance(x, np.ndarray) else f"cuda:{x.device.id}"
+    """The name of the device that holds array or Tensor x: "cpu" or "cuda:0"."""
+    return x.device if isinstance(x.device, str) else f"cuda:{x.device.id}"         # a NumPy array says "cpu" itself
 
 
 def check_device(device):
@@ -110,7 +110,7 @@ def to_numpy(x):
 
 
 def like(x, other):
-    """Array x on the device of array `other`: ids, targets and masks follow the tensors that they are used with."""
+    """Array x on the device of array or Tensor `other`: ids, targets and masks follow the tensors that they are used with."""
     return to_device(x, device_of(other))
 
 

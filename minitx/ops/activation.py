@@ -60,7 +60,7 @@ class ReLU(Op):
         return xp_of(x).maximum(x, 0)
 
     def backward(self, dy):
-        return xp_of(dy).where(self.positive, dy, 0),
+        return dy * self.positive,
 
 
 class SiLU(Op):
@@ -90,7 +90,7 @@ class GELU(Op):
 
     forward       y = x g
                   g = P(Z < x) = (1 + erf(x / sqrt 2)) / 2              approximate="none"
-                  g = (1 + tanh u) / 2                                  approximate="tanh"
+                  g = (1 + tanh u) / 2 = sigmoid(2 u)                   approximate="tanh"
                   u = sqrt(2/pi) (x + 0.044715 x^3)
 
     backward      dx = (g + x g') dy
@@ -106,10 +106,9 @@ class GELU(Op):
         self.approximate = approximate
         self.x = z = _bounded(x)
         if approximate == "tanh":
-            g = xp_of(x).tanh(_ROOT_2_PI * z * (1 + _CUBIC * z * z))
+            self.g = sigmoid_of(2 * _ROOT_2_PI * z * (1 + _CUBIC * z * z))
         else:
-            g = backend.erf(z * math.sqrt(0.5))
-        self.g = (1 + g) * 0.5
+            self.g = 0.5 * (1 + backend.erf(math.sqrt(0.5) * z))
         return xp_of(x).maximum(x, -_BEYOND) * self.g
 
     def backward(self, dy):
@@ -131,10 +130,9 @@ def _bounded(x):
 
 
 def sigmoid_of(x):
-    """1 / (1 + exp(-x)) of a raw array; for negative x as exp(x) / (1 + exp(x)), so that exp never overflows."""
-    xp = xp_of(x)
-    e = xp.exp(-xp.abs(x))
-    return xp.where(x >= 0, 1, e) / (1 + e)
+    """1 / (1 + exp(-x)) of a raw array. Where exp runs over to infinity the quotient is the 0 that is meant."""
+    with backend.quiet(x):
+        return 1 / (1 + xp_of(x).exp(-x))
 
 
 def tanh(x):

@@ -1,6 +1,6 @@
 """Dropout: the draw is made by the function, the op is plain."""
 from minitx import backend
-from minitx.autograd import Op
+from minitx.autograd import Op, Tensor
 
 
 class Dropout(Op):
@@ -34,5 +34,5 @@ def dropout(x, p, training=True):
     """
     backend.check_probability("dropout", p)
     if not training or p == 0:
-        return x
+        return x if isinstance(x, Tensor) else Tensor(x)
     return Dropout.apply(x, keep=backend.keep_mask(x.shape, p, x), p=p)

@@ -51,24 +51,25 @@ class Logsumexp(Op):
 
         x (...)   ->   y (... without the axes, or with length 1)
 
-    forward       m = max x         y = m + ln sum exp(x - m)       a row of -inf: -inf
-    backward      dx = dy exp(x - y)                                a row of -inf: 0
-    saved         x (...)   y (..., 1 along the axes)
+    forward       m = max x         e = exp(x - m)         y = m + ln sum e         a row of -inf: -inf
+    backward      dx = dy e / sum e                                                 a row of -inf: 0
+    saved         p = e / sum e (...)
     """
     promotion = "float"
 
     def forward(self, x, *, axis=None, keepdims=False):
         xp = xp_of(x)
-        self.x, self.axis = x, axis
+        self.axis = axis
         m = finite_or_zero(x.max(axis=axis, keepdims=True))
         with quiet(x):
-            self.y = m + xp.log(xp.exp(x - m).sum(axis=axis, keepdims=True))
-        return self.y if keepdims else xp.squeeze(self.y, axis=axes_of(x.ndim, axis))
+            e = xp.exp(x - m)
+            total = e.sum(axis=axis, keepdims=True)
+            y = m + xp.log(total)
+        self.p = e / xp.where(total == 0, 1, total)
+        return y if keepdims else xp.squeeze(y, axis=axes_of(x.ndim, axis))
 
     def backward(self, dy):
-        with quiet(dy):
-            dx = xp_of(dy).exp(self.x - finite_or_zero(self.y))
-        return dx * spread(dy, self.x.shape, self.axis),
+        return self.p * spread(dy, self.p.shape, self.axis),
 
 
 def finite_or_zero(m):

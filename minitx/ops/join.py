@@ -1,4 +1,6 @@
 """Putting arrays together and taking them apart."""
+import itertools
+
 from minitx.autograd import Op
 from minitx.backend import xp_of
 
@@ -15,12 +17,9 @@ class Concatenate(Op):
     promotion = "mixed"
 
     def forward(self, *xs, axis=0):
-        self.axis, self.ends = axis, []
-        end = 0
-        for x in xs:
-            end += x.shape[axis]
-            self.ends.append(end)
-        return xp_of(xs[0]).concatenate(xs, axis=axis)
+        y = xp_of(xs[0]).concatenate(xs, axis=axis)
+        self.axis, self.ends = axis, list(itertools.accumulate(x.shape[axis] for x in xs))
+        return y
 
     def backward(self, dy):
         return tuple(xp_of(dy).split(dy, self.ends[:-1], axis=self.axis))

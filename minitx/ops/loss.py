@@ -45,7 +45,8 @@ class CrossEntropy(Op):
         loss = xp.where(self.counted, loss, 0)
         if reduction == "none":
             return loss.reshape(self.shape[:-1])
-        return loss.sum() / (max(int(self.counted.sum()), 1) if reduction == "mean" else 1)
+        with quiet(x):
+            return (loss / self.divisor()).sum()                        # divided first: a mean of finite losses is finite
 
     def backward(self, dy):
         dx, a, xp = self.p, self.smoothing, xp_of(dy)
@@ -54,10 +55,11 @@ class CrossEntropy(Op):
             dx -= a / dx.shape[-1]
         dx[rows, self.targets] -= 1 - a
         dy = dy.reshape(-1) if self.reduction == "none" else dy
-        if self.reduction == "mean":
-            dy = dy / max(int(self.counted.sum()), 1)
-        dx *= (dy * self.counted)[:, None]
+        dx *= (dy / self.divisor() * self.counted)[:, None]
         return dx.reshape(self.shape),
+
+    def divisor(self):
+        return max(int(self.counted.sum()), 1) if self.reduction == "mean" else 1
 
 
 def cross_entropy(logits, targets, ignore_index=-100, label_smoothing=0.0, reduction="mean"):

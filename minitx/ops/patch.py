@@ -34,4 +34,7 @@ def patchify(images, patch):
     A linear layer on top is a convolution whose kernel and stride are the patch (Dosovitskiy et al. 2021, section 3.1).
     ValueError, with the numbers, where the patch does not divide the image.
     """
-    return Patchify.apply(images, patch=(patch, patch) if isinstance(patch, int) else tuple(patch))
+    pair = patch if isinstance(patch, (tuple, list)) else (patch, patch)
+    if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):
+        raise ValueError(f"patchify: a patch is a positive whole number or a pair of them, not {patch!r}")
+    return Patchify.apply(images, patch=tuple(pair))

@@ -1,6 +1,6 @@
 """Choosing between numbers: where, masked_fill, clip, maximum, minimum."""
 from minitx.autograd import Op
-from minitx.backend import xp_of
+from minitx.backend import default_dtype, xp_of
 
 
 class Where(Op):
@@ -35,7 +35,7 @@ class MaskedFill(Op):
     promotion = "mixed"
 
     def forward(self, x, *, mask, value):
-        xp = xp_of(x)
+        xp, x = xp_of(x), beside(x, value)
         self.mask = xp.broadcast_to(mask, x.shape)
         return xp.where(mask, value, x)
 
@@ -55,7 +55,7 @@ class Clip(Op):
     promotion = "mixed"
 
     def forward(self, x, *, min, max):
-        xp = xp_of(x)
+        xp, x = xp_of(x), beside(x, min, max)
         self.inside = xp.ones(x.shape, bool)
         y = x
         if min is not None:
@@ -113,6 +113,11 @@ class Minimum(Op):
 def share(larger, smaller, dy):
     """1 where larger > smaller, 1/2 where they are equal, else 0, in dy's dtype."""
     return xp_of(dy).where(larger == smaller, 0.5, larger > smaller).astype(dy.dtype)
+
+
+def beside(x, *numbers):
+    """x; of integers floats of the default dtype, if one of the numbers that it meets is a float."""
+    return x.astype(default_dtype()) if x.dtype.kind != "f" and any(isinstance(n, float) for n in numbers) else x
 
 
 def check_bool(name, mask):

@@ -1,6 +1,6 @@
 """The same numbers in another arrangement: reshape, transpose, index, move."""
 from minitx import backend
-from minitx.autograd import Op
+from minitx.autograd import Op, Tensor
 from minitx.backend import xp_of
 
 
@@ -127,9 +127,13 @@ def to(x, device=None, dtype=None):
     """x on another device ("cpu", "cuda:0") or in another dtype; x itself where nothing changes. Gradients flow back."""
     if device is not None and dtype is None and _is_dtype(device):
         device, dtype = None, device
-    device = x.device if device is None else backend.check_device(device)
+    device = backend.device_of(x) if device is None else backend.check_device(device)
     dtype = x.dtype if dtype is None else backend.check_dtype(dtype)
-    return x if (device, dtype) == (x.device, x.dtype) else To.apply(x, device=device, dtype=dtype)
+    if (device, dtype) == (backend.device_of(x), x.dtype):
+        return x if isinstance(x, Tensor) else Tensor(x)
+    if dtype.kind != "f" and isinstance(x, Tensor):
+        x = x.detach()                                      # nothing flows back through whole numbers
+    return To.apply(x, device=device, dtype=dtype)
 
 
 def _is_dtype(x):

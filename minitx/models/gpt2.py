@@ -1,0 +1,103 @@
+"""GPT-2: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"."""
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitx import backend, nn
+from minitx.autograd import Tensor
+
+
+@dataclass
+class GPT2Config:
+    """The fields and defaults of the published configuration (124 439 808 parameters), and `bias` of ours.
+
+    n_inner None means 4 n_embd. activation_function is "gelu_new" (the tanh form), "gelu" (exact), "relu", "silu" or
+    "tanh". bias=False leaves out every bias, those of the layer norms too.
+    """
+
+    vocab_size: int = 50257
+    n_positions: int = 1024
+    n_embd: int = 768
+    n_layer: int = 12
+    n_head: int = 12
+    n_inner: int | None = None
+    activation_function: str = "gelu_new"
+    resid_pdrop: float = 0.1
+    embd_pdrop: float = 0.1
+    attn_pdrop: float = 0.1
+    layer_norm_epsilon: float = 1e-5
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    bias: bool = True
+
+
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}     # the published names of the tanh form
+
+
+class GPT2(nn.Module):
+    """A stack of pre-norm blocks in which no position sees what comes after it.
+
+        ids (B, T)   ->   logits (B, T, vocab_size), or with head=None the last hidden states (B, T, n_embd)
+
+    ids are integers below vocab_size, T at most n_positions. attention_mask (B, T) has 1 for a token and 0 for
+    padding, on either side; positions count the tokens alone, so that padding changes no result but its own.
+
+    TypeError for ids that are no integers, ValueError for a sequence that is too long, IndexError for an unknown id.
+    """
+
+    def __init__(self, config=None, head="lm"):
+        if head not in ("lm", None):
+            raise ValueError(f'GPT2: head must be "lm" or None, got {head!r}')
+        self.config = c = config or GPT2Config()
+        self.wte = nn.Embedding(c.vocab_size, c.n_embd)
+        self.wpe = nn.LearnedPositions(c.n_positions, c.n_embd)
+        self.drop = nn.Dropout(c.embd_pdrop)
+        self.h = nn.ModuleList(self.block() for _ in range(c.n_layer))
+        self.ln_f = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
+        self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False) if head else None
+        if head and c.tie_word_embeddings:
+            self.lm_head.weight = self.wte.weight
+        self.initialise()
+
+    def block(self):
+        """One block: its dropouts are GPT-2's, which has none inside the feed-forward net."""
+        c = self.config
+        activation = ACTIVATIONS.get(c.activation_function, c.activation_function)
+        block = nn.EncoderBlock(c.n_embd, c.n_head, c.n_inner or 4 * c.n_embd, c.resid_pdrop, activation=activation,
+                                eps=c.layer_norm_epsilon, bias=c.bias)
+        block.attn.dropout = nn.Dropout(c.attn_pdrop)
+        block.ff.net[2].p = 0.0
+        return block
+
+    def initialise(self):
+        """Matrices N(0, initializer_range), biases 0; what adds to the residual stream, 2 n_layer times, is smaller."""
+        c = self.config
+        for name, p in self.named_parameters():
+            if p.ndim == 2:
+                adds = name.endswith(("attn.w_o.weight", "ff.net.3.weight"))
+                std = c.initializer_range / (math.sqrt(2 * c.n_layer) if adds else 1)
+                p.data[...] = nn.init.normal(p.shape, std)
+            elif name.endswith("bias"):
+                p.data[...] = 0
+
+    def forward(self, ids, attention_mask=None):
+        ids = ids if isinstance(ids, Tensor) or backend.is_array(ids) else np.asarray(ids)
+        if ids.ndim != 2:
+            raise ValueError(f"GPT2: ids must be (B, T), got {ids.shape}")
+        T, n_positions = ids.shape[1], self.config.n_positions
+        if T > n_positions:
+            raise ValueError(f"GPT2: a sequence of {T} tokens is longer than n_positions {n_positions}")
+        mask = positions = None
+        if attention_mask is not None:
+            mask = nn.mask_from_tokenizer(attention_mask, ids.shape)        # (B, 1, T)
+            positions = nn.position_ids_from_mask(mask[:, 0])
+        x = self.drop(self.wpe(self.wte(ids), positions))                   # (B, T, C)
+        for block in self.h:
+            x = block(x, mask, is_causal=True)
+        x = self.ln_f(x)
+        return x if self.lm_head is None else self.lm_head(x)
+
+    def extra_repr(self):
+        c = self.config
+        return f"{c.n_layer} layers, {c.n_head} heads, {c.n_embd} wide, {c.vocab_size} symbols, context {c.n_positions}"

@@ -1,0 +1,81 @@
+"""Multi-head attention: several small attentions side by side, each with its own projections."""
+from minitx import ops
+from minitx.autograd import Tensor
+from minitx.nn.layers import Dropout, Linear
+from minitx.nn.module import Module
+
+
+class MultiHeadAttention(Module):
+    """Each of num_heads heads attends in its own d_k = d_model / num_heads dimensions. Vaswani et al. 2017, section
+    3.2.2.
+
+        query (B, T, d_model)   key (B, S, kdim)   value (B, S, vdim)   ->   (B, T, d_model)   [weights (B, H, T, S)]
+
+    num_kv_heads   fewer heads for keys and values: each serves a group of num_heads / num_kv_heads query heads
+    (Ainslie et
+                   al. 2023; 1 is multi-query attention)
+    attend         what mixes the values, a function with the signature of ops.scaled_dot_product_attention; a plain
+                   attribute, so that a variant may replace it. Grouped heads reach it as q (B, Hkv, G, T, K), k and v
+                   (B, Hkv, 1, S, K)
+
+    mask is bool, True = may attend: (T, S), (B, T, S) or (B, H, T, S); any axis but S may be 1. Weights come as before
+    dropout. ValueError where the heads do not divide d_model, or the groups the heads.
+    """
+
+    def __init__(self, d_model, num_heads, dropout=0.1, *, bias=True, num_kv_heads=None, kdim=None, vdim=None):
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_heads < 1 or d_model % num_heads:
+            raise ValueError(f"MultiHeadAttention: d_model {d_model} must be a multiple of num_heads {num_heads}")
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ValueError(f"MultiHeadAttention: num_heads {num_heads} must be a multiple of num_kv_heads "
+                             f"{num_kv_heads}")
+        self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, num_kv_heads
+        self.d_k = d_model // num_heads
+        self.w_q = Linear(d_model, d_model, bias)
+        self.w_k = Linear(d_model if kdim is None else kdim, num_kv_heads * self.d_k, bias)
+        self.w_v = Linear(d_model if vdim is None else vdim, num_kv_heads * self.d_k, bias)
+        self.w_o = Linear(d_model, d_model, bias)
+        self.dropout = Dropout(dropout)
+        self.attend = ops.scaled_dot_product_attention
+
+    def forward(self, query, key, value, mask=None, *, is_causal=False, return_weights=False):
+        q = self.split_heads(self.w_q(query))                       # (B, H, T, K)
+        k = self.split_heads(self.w_k(key))                         # (B, Hkv, S, K)
+        v = self.split_heads(self.w_v(value))
+        grouped = self.num_kv_heads < self.num_heads
+        if grouped:
+            q, k, v, mask = self.group(q), self.group(k), self.group(v), self.group_mask(mask)
+        dropout_p = self.dropout.p if self.dropout.training else 0.0
+        out = self.attend(q, k, v, mask, is_causal=is_causal, dropout_p=dropout_p, return_weights=return_weights)
+        out, weights = out if return_weights else (out, None)
+        if grouped:
+            out = self.ungroup(out)                                 # (B, H, T, K)
+            weights = None if weights is None else self.ungroup(weights)
+        out = out.swapaxes(-3, -2)                                  # (B, T, H, K)
+        out = self.w_o(out.reshape(*out.shape[:-2], self.d_model))
+        return (out, weights) if return_weights else out
+
+    def split_heads(self, x):
+        """(B, T, heads K) -> (B, heads, T, K), a view."""
+        return x.reshape(*x.shape[:-1], x.shape[-1] // self.d_k, self.d_k).swapaxes(-3, -2)
+
+    def group(self, x):
+        """(B, H, T, .) -> (B, Hkv, G, T, .): head h is member h % G of group h // G. Keys and values have G = 1."""
+        return x.reshape(*x.shape[:-3], self.num_kv_heads, x.shape[-3] // self.num_kv_heads, *x.shape[-2:])
+
+    def ungroup(self, x):
+        """(B, Hkv, G, T, .) -> (B, H, T, .)"""
+        return x.reshape(*x.shape[:-4], self.num_heads, *x.shape[-2:])
+
+    def group_mask(self, mask):
+        """The mask beside grouped scores (B, Hkv, G, T, S)."""
+        mask = mask.data if isinstance(mask, Tensor) else mask
+        if mask is None or mask.ndim < 3:
+            return mask
+        if mask.ndim == 4 and mask.shape[1] == self.num_heads:
+            return self.group(mask)
+        return mask[:, None, None] if mask.ndim == 3 else mask[:, None]
+
+    def extra_repr(self):
+        groups = f", num_kv_heads={self.num_kv_heads}" if self.num_kv_heads < self.num_heads else ""
+        return f"{self.d_model}, {self.num_heads}{groups}"

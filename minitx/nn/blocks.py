@@ -1,0 +1,61 @@
+"""The Transformer block: attention carries between positions, the feed-forward net works on each alone."""
+from minitx.nn.attention import MultiHeadAttention
+from minitx.nn.containers import Sequential
+from minitx.nn.layers import Dropout, LayerNorm, Linear, activation_named
+from minitx.nn.module import Module
+
+
+class FeedForward(Module):
+    """Two linear layers with an activation between, the same at every position. Vaswani et al. 2017, section 3.3.
+
+        net           W2 act(W1 x)                      x (..., d_model), inside (..., d_ff)
+        with gated    W2 (act(Wg x) * W1 x)             Shazeer 2020, "GLU Variants": "silu" makes it SwiGLU
+
+    Dropout falls on what W2 gets. activation is "gelu" (exact), "gelu_tanh", "relu", "silu" or "tanh": else ValueError.
+    """
+
+    def __init__(self, d_model, d_ff, dropout=0.1, *, activation="gelu", bias=True, gated=False):
+        self.net = Sequential(Linear(d_model, d_ff, bias), activation_named(activation), Dropout(dropout),
+                              Linear(d_ff, d_model, bias))
+        self.gate = Linear(d_model, d_ff, bias) if gated else None
+
+    def forward(self, x):
+        if self.gate is None:
+            return self.net(x)
+        up, activation, dropout, down = self.net
+        return down(dropout(activation(self.gate(x)) * up(x)))
+
+
+class EncoderBlock(Module):
+    """Self-attention, then a feed-forward net, each with a residual connection, dropout and layer norm.
+
+        norm_first    x = x + attn(norm1(x))        x = x + ff(norm2(x))            GPT-2 and most since
+        else          x = norm1(x + attn(x))        x = norm2(x + ff(x))            Vaswani et al. 2017
+
+    x (B, T, d_model) -> the same shape, or (x, weights (B, H, T, T)) with return_weights. mask as in
+    MultiHeadAttention. One dropout for all: on the attention weights, inside the net, and on what either adds to x.
+    """
+
+    def __init__(self, d_model, num_heads, d_ff, dropout=0.1, norm_first=True, *, activation="gelu", eps=1e-5,
+                 bias=True):
+        self.norm_first = norm_first
+        self.attn = MultiHeadAttention(d_model, num_heads, dropout, bias=bias)
+        self.ff = FeedForward(d_model, d_ff, dropout, activation=activation, bias=bias)
+        self.norm1 = LayerNorm(d_model, eps, bias)
+        self.norm2 = LayerNorm(d_model, eps, bias)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x, mask=None, *, is_causal=False, return_weights=False):
+        a = self.norm1(x) if self.norm_first else x
+        a = self.attn(a, a, a, mask, is_causal=is_causal, return_weights=return_weights)
+        a, weights = a if return_weights else (a, None)
+        x = x + self.dropout(a)
+        x = x if self.norm_first else self.norm1(x)
+
+        f = self.norm2(x) if self.norm_first else x
+        x = x + self.dropout(self.ff(f))
+        x = x if self.norm_first else self.norm2(x)
+        return (x, weights) if return_weights else x
+
+    def extra_repr(self):
+        return "" if self.norm_first else "norm_first=False"

@@ -1,0 +1,34 @@
+"""The two kinds of Tensor that a Module owns."""
+from minitx import backend
+from minitx.autograd import Tensor
+from minitx.backend import is_array, xp_of
+
+
+class Parameter(Tensor):
+    """A Tensor that a Module trains. It copies the data it is given. TypeError for integers."""
+
+    __slots__ = ()
+
+    def __init__(self, data, requires_grad=True):
+        super().__init__(_own(data), requires_grad)
+
+
+class Buffer(Tensor):
+    """A Tensor that moves and is saved with its Module, but is not trained. It copies its data.
+
+    With persistent=False it is not saved: for tables that can be computed again.
+    """
+
+    __slots__ = ("persistent",)
+
+    def __init__(self, data, persistent=True):
+        super().__init__(_own(data))
+        self.persistent = persistent
+
+
+def _own(data):
+    """A C-ordered copy of a Tensor, an array or Python numbers."""
+    data = data.data if isinstance(data, Tensor) else data
+    if not is_array(data):
+        return backend.make_array(data)
+    return xp_of(data).ascontiguousarray(data).copy().reshape(data.shape)   # ascontiguousarray makes () into (1,)

@@ -1,0 +1,236 @@
+"""The main job, on a model and a text small enough for a test, and everything that a person may ask of it wrongly."""
+import csv
+import importlib.util
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DEMO = Path(__file__).parents[2] / "demos" / "char_lm.py"
+TEXT = "the cat sat on the mat. the dog sat on the log.\n" * 40
+
+
+@pytest.fixture
+def demo(monkeypatch, tmp_path):
+    """The demo as a module, with a tiny preset, in an empty folder that holds text.txt."""
+    spec = importlib.util.spec_from_file_location("char_lm", DEMO)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(module.PRESETS, "small", dict(
+        n_layer=1, n_head=2, n_embd=16, n_positions=16, initializer_range=0.02, dropout=0.0,
+        batch=8, steps=60, rate=1e-2))
+    monkeypatch.setattr(module, "PAGE", 120)
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT, encoding="utf-8")
+    return module
+
+
+def read_csv(file):
+    with open(file, encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_learns_and_keeps_everything(demo, capsys):
+    assert demo.main(["--text", "text.txt", "--out", "run", "--seed", "3", "--prompt", "the "]) == 0
+    printed = capsys.readouterr()
+    assert "tokens/s" in printed.err and "60/60" in printed.err                 # the bar
+    assert sum(line.startswith("step ") for line in printed.out.splitlines()) == 21
+    rows = read_csv("run/log.csv")
+    assert list(rows[0]) == ["step", "train_loss", "val_loss", "rate", "tokens_per_second", "seconds"]
+    assert [int(row["step"]) for row in rows] == list(range(0, 61, 3))
+    assert float(rows[0]["val_loss"]) == pytest.approx(np.log(len(set(TEXT))), abs=0.3)
+    assert float(rows[-1]["val_loss"]) < 1.5
+    run = json.loads(Path("run/run.json").read_text(encoding="utf-8"))
+    assert run["seed"] == 3 and run["diverged"] is None and {"numpy", "minitx", "python"} <= run.keys()
+    assert list(json.loads(Path("run/vocabulary.json").read_text(encoding="utf-8"))) == sorted(set(TEXT))
+    sample = Path("run/sample.txt").read_text(encoding="utf-8")
+    assert sample.startswith("the ") and len(sample) == 124
+
+    # the weights alone write the very same page again
+    assert demo.main(["--sample", "run", "--seed", "3", "--prompt", "the "]) == 0
+    assert capsys.readouterr().out == sample + "\n"
+
+
+def test_seed_decides(demo):
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        demo.main(["--text", "text.txt", "--out", name, "--seed", seed, "--steps", "5"])
+    a, b, c = ([row["val_loss"] for row in read_csv(f"{name}/log.csv")] for name in "abc")
+    assert a == b != c
+
+
+def test_evaluation_disturbs_nothing(demo, monkeypatch):
+    """Fewer pauses with evaluation and samples, same training."""
+    demo.main(["--text", "text.txt", "--out", "a", "--steps", "6"])
+    monkeypatch.setattr(demo, "evaluate", lambda *args, **options: 1.0)
+    monkeypatch.setattr(demo, "write", lambda *args, **options: "")
+    demo.main(["--text", "text.txt", "--out", "b", "--steps", "6"])
+    a, b = ([row["train_loss"] for row in read_csv(f"{name}/log.csv")] for name in "ab")
+    assert a == b
+
+
+def test_evaluate_covers_everything_once(demo):
+    """The mean over all windows, however they are batched; `most` takes an even choice of them."""
+    seen = []
+
+    class Uniform:
+        def __call__(self, ids):
+            seen.extend(ids[:, 0].tolist())
+            return np.zeros(ids.shape + (1001,), np.float32)
+
+        def eval(self): ...
+        def train(self): ...
+
+    assert demo.evaluate(Uniform(), np.arange(1001), 10) == pytest.approx(np.log(1001))
+    assert seen == list(range(0, 1000, 10))
+    seen.clear()
+    demo.evaluate(Uniform(), np.arange(1001), 10, most=25)
+    assert seen == list(range(0, 1000, 40))
+
+
+def test_dropout_is_off_when_it_writes_and_evaluates(demo, monkeypatch):
+    monkeypatch.setitem(demo.PRESETS["small"], "dropout", 0.5)
+    demo.main(["--text", "text.txt", "--out", "run", "--steps", "2"])
+    model, table = demo.load(Path("run"))
+    ids = demo.encode(TEXT, table)
+    assert demo.evaluate(model, ids, 16) == demo.evaluate(model, ids, 16)
+    assert model.training
+    assert demo.write(model, table, "the", 50, 0) == demo.write(model, table, "the", 50, 0)
+
+
+def test_ctrl_c_keeps_what_it_has(demo, monkeypatch, capsys):
+    before = signal.getsignal(signal.SIGINT)
+    evaluate, calls = demo.evaluate, []
+
+    def interrupted(*args, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr(demo, "evaluate", interrupted)
+    assert demo.main(["--text", "text.txt", "--out", "run"]) == 0
+    assert "after 6 of 60 steps" in capsys.readouterr().out
+    assert [row["step"] for row in read_csv("run/log.csv")] == ["0", "3", "6"]
+    assert Path("run/weights.safetensors").exists() and Path("run/sample.txt").exists()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_second_ctrl_c_stops_at_once(demo):
+    with pytest.raises(KeyboardInterrupt), demo.CtrlC() as ctrl_c:
+        signal.raise_signal(signal.SIGINT)
+        assert ctrl_c.pressed
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("spoil_at", [10, 12])         # between two notes of the log, and just before one
+def test_nan_keeps_the_last_good_weights(demo, monkeypatch, capsys, spoil_at):
+    """A step whose update spoils the weights: the run says where the loss was lost, and goes back."""
+    step, steps = demo.optim.AdamW.step, []
+
+    def spoiling(self):
+        step(self)
+        steps.append(1)
+        if len(steps) == spoil_at:
+            self.param_groups[0]["params"][0].data[...] = np.nan
+
+    monkeypatch.setattr(demo.optim.AdamW, "step", spoiling)
+    assert demo.main(["--text", "text.txt", "--out", "run"]) == 1
+    printed = capsys.readouterr()
+    where = "loss is nan at step 11" if spoil_at == 10 else "held-out loss is nan after step 12"
+    message = printed.err.splitlines()[-1]
+    assert where in message and "back to the weights of step 9" in message
+    model, table = demo.load(Path("run"))
+    assert all(np.isfinite(array).all() for array in model.state_dict().values())
+    assert float(read_csv("run/log.csv")[-1]["val_loss"]) == pytest.approx(
+        demo.evaluate(model, demo.encode(TEXT, table)[len(TEXT) * 9 // 10:], 16), rel=1e-6)
+
+
+def refused(demo, capsys, *arguments):
+    """The one line with which the demo refuses."""
+    assert demo.main(list(arguments)) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("char_lm: "), lines
+    return lines[0]
+
+
+@pytest.mark.parametrize("content, says", [
+    (b"", "is empty"),
+    (b"too short", "at least 170"),
+    (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "no UTF-8 text"),
+    (b"valid, but \0 binary" * 100, "no UTF-8 text"),
+])
+def test_text_that_cannot_be_learned(demo, capsys, content, says):
+    Path("text.txt").write_bytes(content)
+    assert says in refused(demo, capsys, "--text", "text.txt")
+
+
+def test_shortest_text_that_can(demo):
+    Path("text.txt").write_text(TEXT[:170], encoding="utf-8")
+    assert demo.main(["--text", "text.txt", "--steps", "1"]) == 0
+
+
+def test_byte_order_mark_is_no_character(demo):
+    Path("text.txt").write_text(TEXT, encoding="utf-8-sig")
+    assert demo.read_text("text.txt") == TEXT
+
+
+def test_what_else_is_refused(demo, capsys):
+    assert "cannot read missing.txt" in refused(demo, capsys, "--text", "missing.txt")
+    assert "'é'" in refused(demo, capsys, "--text", "text.txt", "--prompt", "thé")
+    assert "'cpu', 'cuda'" in refused(demo, capsys, "--text", "text.txt", "--device", "tpu")
+    assert "cannot write to text.txt" in refused(demo, capsys, "--text", "text.txt", "--out", "text.txt")
+    assert "give 1 or more" in refused(demo, capsys, "--text", "text.txt", "--steps", "0")
+    assert "--out nowhere" in refused(demo, capsys, "--sample", "nowhere")
+    assert "--out nowhere" in refused(demo, capsys, "--compare", "nowhere")
+    demo.main(["--text", "text.txt", "--out", "run", "--steps", "1"])
+    capsys.readouterr()
+    assert "'é'" in refused(demo, capsys, "--sample", "run", "--prompt", "é")
+    Path("run/weights.safetensors").write_bytes(b"cut short")
+    assert "weights.safetensors" in refused(demo, capsys, "--sample", "run")
+
+
+def test_missing_library_is_named(demo, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert "pip install tqdm" in refused(demo, capsys, "--text", "text.txt")
+
+
+def test_share_of_words(demo):
+    assert demo.share_of_words("the cat, the cot! 12 __", TEXT) == 0.75
+    assert demo.share_of_words("", TEXT) == 0.0
+
+
+def test_default_text_is_whole(demo):
+    from pydoc_data.topics import topics
+    text = demo.read_text(None)
+    assert len(text) > 400_000 and all(topic in text for topic in topics.values())
+
+
+def test_pictures(demo, capsys):
+    pytest.importorskip("matplotlib")
+    for name in "ab":
+        demo.main(["--text", "text.txt", "--out", name, "--steps", "4"])
+        assert Path(name, "curve.png").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    assert demo.main(["--compare", "a", "b", "--out", "a"]) == 0
+    assert Path("a/compare.png").stat().st_size > 10_000
+    printed = capsys.readouterr().out
+    assert "a " in printed and "b " in printed and "a/compare.png" in printed.replace("\\", "/")
+
+
+def test_terminal_that_lacks_characters(demo, monkeypatch):
+    Path("text.txt").write_text("déjà vu … " * 200, encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert demo.main(["--text", "text.txt", "--steps", "3"]) == 0
+
+
+def test_runs_alone_as_a_script(tmp_path):
+    paths = os.pathsep.join(filter(None, [str(DEMO.parents[1]), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run([sys.executable, "-W", "error", DEMO, "--prompt", "\x01"], capture_output=True, text=True,
+                          encoding="utf-8", cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths})
+    assert done.returncode == 2 and done.stderr.startswith("char_lm: the model never saw '\\x01'"), done.stderr

@@ -1,0 +1,166 @@
+"""Multi-head attention: against PyTorch, against itself written out, and grouped heads against repeated ones."""
+import numpy as np
+import pytest
+
+import minitx as mt
+from minitx import nn, ops
+
+RNG = np.random.default_rng(0)
+B, T, S, C, H = 2, 5, 7, 12, 3
+
+
+def draw(*shape):
+    return mt.tensor(RNG.standard_normal(shape), requires_grad=True)
+
+
+def attention(*arguments, **options):
+    return nn.MultiHeadAttention(*arguments, **options).to(dtype=np.float64).eval()
+
+
+@pytest.mark.parametrize("kind", ["self", "cross", "kdim and vdim", "no bias"])
+@pytest.mark.parametrize("masked", ["no mask", "padding", "causal", "per head"])
+def test_it_is_pytorchs(kind, masked):
+    torch = pytest.importorskip("torch")
+    kdim, vdim = (4, 6) if kind == "kdim and vdim" else (C, C)
+    q, k, v = draw(B, T, C), draw(B, S, kdim), draw(B, S, vdim)
+    if kind == "self":
+        k = v = q
+    n_keys = k.shape[1]
+    mask = {"no mask": None, "padding": nn.padding_mask([3, n_keys], n_keys), "causal": nn.causal_mask(T, n_keys),
+            "per head": RNG.random((B, H, T, n_keys)) < 0.7}[masked]
+    if masked == "per head":
+        mask[..., 0] = True
+    ours = attention(C, H, bias=kind != "no bias", kdim=kdim, vdim=vdim)
+    theirs = torch.nn.MultiheadAttention(C, H, batch_first=True, bias=kind != "no bias", kdim=kdim, vdim=vdim).double()
+    state = {"out_proj.weight": ours.w_o.weight}
+    weights = [w.weight.data for w in (ours.w_q, ours.w_k, ours.w_v)]
+    if kind == "kdim and vdim":
+        state.update(zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), weights))
+    else:
+        state["in_proj_weight"] = np.concatenate(weights)
+    if kind != "no bias":
+        state["out_proj.bias"] = ours.w_o.bias
+        state["in_proj_bias"] = np.concatenate([w.bias.data for w in (ours.w_q, ours.w_k, ours.w_v)])
+    theirs.load_state_dict({name: torch.tensor(np.asarray(value)) for name, value in state.items()})
+
+    a, b, c = ([torch.tensor(x.numpy(), requires_grad=True) for x in (q, k, v)])
+    if kind == "self":
+        b = c = a
+    blocked = None if mask is None else torch.tensor(~np.broadcast_to(
+        mask if mask.ndim == 4 else mask.reshape(-1, 1, *mask.shape[-2:]), (B, H, T, n_keys)).reshape(B * H, T, n_keys))
+    out, p = ours(q, k, v, mask, return_weights=True)
+    expected, expected_p = theirs(a, b, c, attn_mask=blocked, average_attn_weights=False)
+    np.testing.assert_allclose(out.numpy(), expected.detach().numpy(), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(p.numpy(), expected_p.detach().numpy(), rtol=1e-10, atol=1e-10)
+    dy = RNG.standard_normal(out.shape)
+    out.backward(dy)
+    expected.backward(torch.tensor(dy))
+    for x, y in zip((q, k, v), (a, b, c)):
+        np.testing.assert_allclose(x.grad, y.grad.numpy(), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(ours.w_o.weight.grad, theirs.out_proj.weight.grad.numpy(), rtol=1e-10, atol=1e-10)
+
+
+def test_each_head_is_an_attention_of_its_own():
+    layer, x = attention(C, H), draw(B, T, C)
+    out, weights = layer(x, x, x, is_causal=True, return_weights=True)
+    assert weights.shape == (B, H, T, T)
+    heads = []
+    for h in range(H):
+        rows = slice(h * C // H, (h + 1) * C // H)
+        q, k, v = (x.data @ w.weight.data[rows].T + w.bias.data[rows] for w in (layer.w_q, layer.w_k, layer.w_v))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(C // H)
+        p = np.exp(np.where(nn.causal_mask(T), scores, -np.inf))
+        p /= p.sum(-1, keepdims=True)
+        np.testing.assert_allclose(weights.data[:, h], p, rtol=1e-12, atol=1e-12)
+        heads.append(p @ v)
+    expected = np.concatenate(heads, -1) @ layer.w_o.weight.data.T + layer.w_o.bias.data
+    np.testing.assert_allclose(out.data, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("mask", [
+    None, nn.causal_mask(T, S), nn.padding_mask([3, 7], S), RNG.random((B, 4, T, S)) < 0.6,
+    RNG.random((B, 1, T, S)) < 0.6,
+], ids=["none", "causal", "padding", "heads", "one head"])
+def test_grouped_heads_are_heads_repeated(kv_heads, mask):
+    grouped, whole = attention(8, 4, num_kv_heads=kv_heads), attention(8, 4)
+    assert grouped.w_k.weight.shape == (kv_heads * 2, 8)
+    state = grouped.state_dict()
+    for name in "w_k.weight", "w_k.bias", "w_v.weight", "w_v.bias":
+        heads = state[name].reshape(kv_heads, 2, -1)
+        state[name] = np.repeat(heads, 4 // kv_heads, axis=0).reshape(whole.state_dict()[name].shape)
+    whole.load_state_dict(state)
+    q, m = draw(B, T, 8), draw(B, S, 8)
+    a, b = grouped(q, m, m, mask, return_weights=True), whole(q, m, m, mask, return_weights=True)
+    dy = RNG.standard_normal(a[0].shape)
+    for x, y in zip(a, b):
+        np.testing.assert_allclose(x.data, y.data, rtol=1e-12, atol=1e-12)
+    a[0].backward(dy)
+    first, q.grad = q.grad, None
+    b[0].backward(dy)
+    np.testing.assert_allclose(first, q.grad, rtol=1e-12, atol=1e-12)
+    summed = whole.w_v.weight.grad.reshape(kv_heads, 4 // kv_heads, 2, 8).sum(1).reshape(-1, 8)
+    np.testing.assert_allclose(grouped.w_v.weight.grad, summed, rtol=1e-12, atol=1e-12)
+
+
+def test_a_query_that_sees_nothing_is_the_output_bias():
+    layer, x = attention(C, H), draw(B, T, C)
+    out = layer(x, x, x, nn.padding_mask([0, T], T))
+    assert (out.data[0] == layer.w_o.bias.data).all()
+    out.backward(np.ones(out.shape))
+    assert (x.grad[0] == 0).all() and np.isfinite(x.grad).all()
+
+
+def test_dropout_falls_on_the_weights_in_train_mode():
+    layer, x = nn.MultiHeadAttention(C, H, dropout=0.5), mt.randn(B, T, C)
+    y, weights = layer(x, x, x, return_weights=True)
+    np.testing.assert_allclose(weights.data.sum(-1), 1, rtol=1e-5)          # they are shown as before dropout
+    assert (y != layer(x, x, x).data).any()
+    layer.eval()
+    np.testing.assert_array_equal(layer(x, x, x).data, layer(x, x, x).data)
+
+
+def test_attend_may_be_replaced():
+    calls = []
+
+    def uniform(q, k, v, mask=None, **options):
+        calls.append((q.shape, k.shape, mask, options))
+        return ops.mean(v, axis=-2, keepdims=True) + q * 0.0
+
+    layer, x = nn.MultiHeadAttention(C, H, dropout=0.25), mt.randn(B, T, C)
+    layer.attend = uniform
+    out = layer(x, x, x, is_causal=True)
+    mean = layer.w_o(layer.w_v(x).mean(axis=1, keepdims=True))
+    np.testing.assert_allclose(out.data, np.broadcast_to(mean.data, out.shape), atol=1e-6)
+    options = {"is_causal": True, "dropout_p": 0.25, "return_weights": False}
+    assert calls == [((B, H, T, 4), (B, H, T, 4), None, options)]
+
+
+def test_splitting_copies_nothing():
+    layer, x = nn.MultiHeadAttention(C, H), mt.randn(B, T, C)
+    assert layer.split_heads(x).shape == (B, H, T, C // H) and np.shares_memory(layer.split_heads(x).data, x.data)
+    grouped = nn.MultiHeadAttention(C, 6, num_kv_heads=2)
+    assert np.shares_memory(grouped.group(grouped.split_heads(x)).data, x.data)
+
+
+def test_sizes():
+    assert sum(p.size for p in nn.MultiHeadAttention(64, 8).parameters()) == 16_640
+    assert list(nn.MultiHeadAttention(4, 2, bias=False).state_dict()) == [f"w_{x}.weight" for x in "qkvo"]
+
+
+@pytest.mark.parametrize("arguments, options, says", [
+    ((10, 3), {}, "d_model 10 .* num_heads 3"), ((10, 0), {}, "num_heads 0"),
+    ((12, 4), {"num_kv_heads": 3}, "num_heads 4 .* num_kv_heads 3"), ((12, 4), {"num_kv_heads": 0}, "num_kv_heads 0"),
+    ((12, 4, 1.5), {}, "1.5")])
+def test_heads_that_do_not_divide(arguments, options, says):
+    with pytest.raises(ValueError, match=says):
+        nn.MultiHeadAttention(*arguments, **options)
+
+
+def test_masks_of_the_wrong_kind():
+    layer, x = nn.MultiHeadAttention(C, H), mt.randn(B, T, C)
+    for mask in np.ones((T, T), int), np.zeros((T, T), np.float32):
+        with pytest.raises(TypeError, match="bool"):
+            layer(x, x, x, mask)
+    with pytest.raises(ValueError, match="scaled_dot_product_attention"):
+        layer(x, x, x, np.ones((T, T + 1), bool))

@@ -1,0 +1,67 @@
+"""rope."""
+import numpy as np
+import pytest
+
+import minitx as mt
+from minitx import ops
+
+
+def turned(x, positions, base, interleaved):
+    """As complex numbers: each pair times exp(i angle)."""
+    K = x.shape[-1]
+    angle = np.asarray(positions, float)[..., None] * base ** (-2 * np.arange(K // 2) / K)
+    a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :K // 2], x[..., K // 2:])
+    z = (a + 1j * b) * np.exp(1j * angle)
+    y = np.empty_like(x)
+    if interleaved:
+        y[..., 0::2], y[..., 1::2] = z.real, z.imag
+    else:
+        y[..., :K // 2], y[..., K // 2:] = z.real, z.imag
+    return y
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 6), (2, 5, 3, 2), (0, 4), (2, 3, 0)])
+def test_as_complex_numbers(shape, interleaved):
+    x = mt.tensor(np.random.default_rng(0).normal(size=shape), requires_grad=True)
+    positions = np.arange(shape[-2]) * 7
+    y = ops.rope(x, positions, base=500.0, interleaved=interleaved)
+    np.testing.assert_allclose(y.numpy(), turned(x.numpy(), positions, 500.0, interleaved), atol=1e-12)
+    dy = np.random.default_rng(1).normal(size=shape)
+    y.backward(dy)
+    np.testing.assert_allclose(x.grad, turned(dy, -positions, 500.0, interleaved), atol=1e-12)      # turned back
+
+
+def test_positions_of_each_sequence():
+    x = np.random.default_rng(0).normal(size=(2, 5, 3, 4))
+    positions = np.array([[0, 1, 2], [7, 8, 9]])
+    y = ops.rope(x, positions).numpy()
+    for b in range(2):
+        np.testing.assert_allclose(y[b], ops.rope(x[b], positions[b]).numpy(), rtol=1e-14)
+    np.testing.assert_allclose(ops.rope(x[:, 0], positions).numpy(), y[:, 0], rtol=1e-14)
+    assert ops.rope(mt.ones(3, 4), mt.arange(3)).shape == (3, 4)
+
+
+def test_position_zero_is_the_identity_and_lengths_stay():
+    x = np.random.default_rng(0).normal(size=(3, 8))
+    np.testing.assert_array_equal(ops.rope(x, np.zeros(3, int)).numpy(), x)
+    np.testing.assert_allclose((ops.rope(x, np.arange(3) + 100).numpy() ** 2).sum(-1), (x ** 2).sum(-1))
+
+
+def test_far_positions_keep_their_angle_in_float32():
+    x = np.ones((1, 4), np.float32)
+    y = ops.rope(x, np.array([100_003]))
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y.numpy(), turned(x.astype(float), [100_003], 10000.0, False), atol=1e-6)
+    assert ops.rope(x, np.array([1]), base=np.float64(100)).dtype == np.float32
+
+
+def test_an_odd_width():
+    with pytest.raises(ValueError, match="rope: .*even.*5"):
+        ops.rope(mt.ones(2, 5), np.arange(2))
+
+
+def test_positions_that_do_not_fit():
+    for positions in (np.arange(4), np.zeros((3, 2), int)):
+        with pytest.raises(ValueError, match=r"rope: .*\(2, 5, 3, 4\)"):
+            ops.rope(mt.ones(2, 5, 3, 4), positions)

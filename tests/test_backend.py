@@ -1,0 +1,135 @@
+"""The seam: devices, defaults, random numbers, and the functions that one of the libraries lacks."""
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import minitx as mt
+from minitx import backend
+
+
+def test_probing_for_cuda_never_raises():
+    assert mt.cuda.is_available() in (True, False)
+    assert (mt.cuda.device_count() > 0) == mt.cuda.is_available()
+
+
+def run(code, **environment):
+    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True,
+                          text=True, encoding="utf-8")
+
+
+def test_a_cupy_that_breaks_on_import_is_no_cupy():
+    done = run("import sys, importlib.abc\n"
+               "class Breaks(importlib.abc.MetaPathFinder):\n"
+               "    def find_spec(self, name, path, target=None):\n"
+               "        if name == 'cupy': raise OSError('libnothing.so: cannot open')\n"
+               "sys.meta_path.insert(0, Breaks())\n"
+               "import minitx as mt\n"
+               "print(mt.cuda.is_available())\n"
+               "try: mt.zeros(2, device='cuda')\n"
+               "except RuntimeError as error: print(error)")
+    assert done.stdout.startswith("False") and "libnothing.so" in done.stdout and "pip install" in done.stdout, done
+
+
+@pytest.mark.skipif(mt.cuda.is_available(), reason="there is a GPU here")
+def test_the_variable_for_the_device_is_read_when_it_is_needed():
+    done = run("import minitx as mt\nprint('imported')\nmt.zeros(2)", MINITX_DEVICE="cuda")
+    assert done.stdout.strip() == "imported" and "not available" in done.stderr
+    done = run("import minitx as mt\nmt.zeros(2)", MINITX_DEVICE="abacus")
+    assert "unknown device 'abacus'" in done.stderr
+
+
+def test_the_default_dtype():
+    try:
+        mt.set_default_dtype("float64")
+        assert mt.tensor(1.5).dtype == mt.zeros(2).dtype == mt.randn(2).dtype == np.float64
+    finally:
+        mt.set_default_dtype(np.float32)
+    for wrong in (int, "complex64", bool):
+        with pytest.raises(TypeError, match="float16, float32 or float64"):
+            mt.set_default_dtype(wrong)
+    assert backend.default_dtype() == np.float32
+
+
+def test_the_seed_restarts_one_sequence():
+    mt.manual_seed(7)
+    first = mt.randn(3).tolist(), mt.rand(3).tolist(), backend.generator().random()
+    mt.manual_seed(7)
+    assert (mt.randn(3).tolist(), mt.rand(3).tolist(), backend.generator().random()) == first
+    mt.manual_seed(8)
+    assert mt.randn(3).tolist() != first[0]
+    mt.manual_seed(7)
+    np.testing.assert_array_equal(backend.generator().random(4), np.random.Generator(np.random.Philox(7)).random(4))
+
+
+def test_numpys_own_random_state_is_left_alone():
+    np.random.seed(0)
+    before = np.random.get_state()[1].copy()
+    mt.manual_seed(3)
+    mt.randn(5)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_erf(dtype):
+    x = np.concatenate([np.linspace(-7, 7, 40_001), [0.46875, -0.46875, 1e-30, 1e30, -0.0]]).astype(dtype)
+    ours = backend.erf(x)
+    assert ours.dtype == dtype
+    exact = np.array([math.erf(v) for v in x.tolist()])
+    np.testing.assert_allclose(ours, exact, rtol=3 * np.finfo(dtype).eps)
+    assert backend.erf(np.array([np.inf, -np.inf])).tolist() == [1, -1]
+    assert np.isnan(backend.erf(np.array(np.nan))) and backend.erf(np.array(0.5)).shape == ()
+    assert np.signbit(backend.erf(np.array([-0.0])))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 12), st.integers(0, 40), st.integers(0, 3), st.integers(0, 2 ** 32))
+def test_scatter_add_is_add_at(n, many, width, seed):
+    draw = np.random.default_rng(seed)
+    index, values = draw.integers(0, n, many), draw.normal(size=(many, width))
+    expected = np.zeros((n, width))
+    np.add.at(expected, index, values)
+    np.testing.assert_allclose(backend.scatter_add(index, values, n), expected, atol=1e-13)
+
+
+def test_scatter_add_of_one_dimension_and_of_float32():
+    out = backend.scatter_add(np.array([1, 1, 3]), np.float32([1, 2, 4]), 4)
+    assert out.dtype == np.float32 and out.tolist() == [0, 3, 0, 4]
+
+
+def test_row_dot():
+    a, b = np.arange(12.0).reshape(2, 2, 3), np.ones((2, 2, 3))
+    np.testing.assert_allclose(backend.row_dot(a, b), a.sum(-1))
+
+
+def test_keep_mask_keeps_the_right_share():
+    mt.manual_seed(0)
+    keep = backend.keep_mask((100_000,), 0.3, np.ones(1))
+    assert keep.dtype == bool and abs(keep.mean() - 0.7) < 5 * math.sqrt(0.21 / 100_000)
+
+
+@pytest.mark.parametrize("index", [[0, 4], [-1, 0]])
+def test_an_index_out_of_range_is_named(index):
+    bad = next(i for i in index if i)
+    with pytest.raises(IndexError, match=f"id {bad} .*size 4"):
+        backend.check_index(np.array(index), 4)
+    with pytest.raises(TypeError, match="integers, got float64"):
+        backend.check_index(np.ones(2), 4)
+
+
+def test_arrays_from_outside_are_copied():
+    a = np.ones(3)
+    assert not np.shares_memory(backend.make_array(a), a)
+    assert type(backend.make_array(a.view(type("Mine", (np.ndarray,), {})))) is np.ndarray
+    assert backend.make_array(np.ma.masked_array([1.0, 2.0], [False, True])).shape == (2,)
+    assert backend.make_array(np.array([1.0], ">f8")).tolist() == [1]
+
+
+def test_synchronise_has_nothing_to_wait_for_on_the_cpu():
+    assert backend.synchronise() is None and backend.synchronise("cpu") is None
+    with pytest.raises(ValueError, match="unknown device"):
+        backend.synchronise("tpu")

@@ -1,0 +1,142 @@
+"""Files: what is written comes back, whole or not at all, and nothing malformed is believed."""
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minitx as mt
+from minitx import checkpoint, nn
+
+safetensors = pytest.importorskip("safetensors")
+RECORDS = json.loads((Path(__file__).parent / "data" / "values.json").read_text(encoding="utf-8"))["records"]
+FILES = [record for record in RECORDS if record["op"] == "safetensors_load"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.safetensors"
+
+
+ARRAYS = {
+    "float32": np.arange(6, dtype=np.float32).reshape(2, 3), "float64": np.array([0.1, np.nan, -np.inf]),
+    "float16": np.ones(2, np.float16), "int64": np.array([2 ** 62]), "uint8": np.array([255], np.uint8),
+    "bool": np.array([True, False]), "0-d": np.array(1.5), "empty": np.zeros((0, 3)),
+    "transposed": np.arange(6.0).reshape(2, 3).T, "stepped": np.arange(6.0)[::-2],
+    "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)), "broadcast": np.broadcast_to(np.arange(2.0), (3, 2)),
+    "big-endian": np.arange(3, dtype=">f4"),
+}
+
+
+def test_every_array_comes_back(path):
+    checkpoint.save(path, ARRAYS)
+    loaded = checkpoint.load(path)
+    assert loaded.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert loaded[name].dtype == array.dtype.newbyteorder("=") and loaded[name].shape == array.shape, name
+        np.testing.assert_array_equal(loaded[name], array, err_msg=name)
+
+
+def test_a_model_comes_back(path):
+    model, other = nn.EncoderBlock(8, 2, 16), nn.EncoderBlock(8, 2, 16)
+    checkpoint.save(str(path), model.state_dict(), {"step": "7", "note": "größer"})
+    other.load_state_dict(checkpoint.load(str(path)))
+    for p, q in zip(model.parameters(), other.parameters()):
+        np.testing.assert_array_equal(p.data, q.data)
+    assert checkpoint.metadata(path) == {"step": "7", "note": "größer"}
+
+
+def test_tensors_are_saved_too(path):
+    checkpoint.save(path, {"x": mt.tensor([1.0, 2.0])})
+    np.testing.assert_array_equal(checkpoint.load(path)["x"], [1, 2])
+    assert checkpoint.metadata(path) == {}
+
+
+@pytest.mark.parametrize("record", FILES, ids=[record["id"] for record in FILES])
+def test_stored_files(record, path):
+    path.write_bytes(bytes.fromhex(record["inputs"]["file_hex"]))
+    if record["kind"] == "error":
+        for read in checkpoint.load, checkpoint.metadata:
+            with pytest.raises(ValueError, match="model.safetensors"):
+                read(path)
+        return
+    loaded, expected = checkpoint.load(path), record["expected"]
+    if "metadata" in expected:
+        assert loaded == expected["tensors"] and checkpoint.metadata(path) == expected["metadata"]
+    elif "z_shape" in expected:
+        assert loaded["s"].shape == () and loaded["s"] == expected["s"]
+        assert list(loaded["z"].shape) == expected["z_shape"]
+    else:
+        assert {name: array.tolist() for name, array in loaded.items()} == expected
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth"])
+def test_pickles_are_not_read(name, tmp_path):
+    (tmp_path / name).write_bytes(b"anything")
+    with pytest.raises(ValueError, match=f"{name}.*save_file"):
+        checkpoint.load(tmp_path / name)
+
+
+def test_a_missing_file():
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        checkpoint.load("nowhere.safetensors")
+
+
+@pytest.mark.parametrize("state, metadata, error", [
+    ({"a": np.array(["text"])}, None, ValueError), ({"a": np.ones(2, complex)}, None, ValueError),
+    ({1: np.ones(2)}, None, ValueError), ({"__metadata__": np.ones(2)}, None, ValueError),
+    ({"a": np.ones(2)}, {"step": 7}, ValueError), ({"a": [1.0]}, None, TypeError)])
+def test_what_cannot_be_saved_leaves_the_old_file(state, metadata, error, path):
+    checkpoint.save(path, {"old": np.ones(1)})
+    with pytest.raises(error, match="model.safetensors" if error is ValueError else "a must be"):
+        checkpoint.save(path, state, metadata)
+    assert os.listdir(path.parent) == [path.name] and list(checkpoint.load(path)) == ["old"]
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_write_that_fails_leaves_the_old_file(failing, error, path, monkeypatch):
+    def fail(*arguments):
+        raise error("stopped")
+
+    checkpoint.save(path, {"old": np.ones(1)})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, fail)
+        with pytest.raises(error, match="stopped"):
+            checkpoint.save(path, {"new": np.ones(1)})
+    assert os.listdir(path.parent) == [path.name] and list(checkpoint.load(path)) == ["old"]
+
+
+def test_it_is_written_elsewhere_and_flushed_before_it_appears(path, monkeypatch):
+    events, fsync, replace = [], os.fsync, os.replace
+
+    def watched_fsync(file):
+        events.append("fsync")
+        fsync(file)
+
+    def watched_replace(source, target):
+        events.append((Path(source).parent, Path(target), path.exists()))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "replace", watched_replace)
+    checkpoint.save(path, {"a": np.ones(1)})
+    assert events == ["fsync", (path.parent, path, False)]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no permission bits")
+def test_others_may_read_it_as_any_new_file(path, tmp_path):
+    checkpoint.save(path, {"a": np.ones(1)})
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"")
+    assert path.stat().st_mode == plain.stat().st_mode
+
+
+@pytest.mark.parametrize("use", [lambda path: checkpoint.load(path), lambda path: checkpoint.save(path, {})])
+def test_without_safetensors_the_error_names_it(use, path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(ImportError, match="pip install safetensors"):
+        use(path)

@@ -1,0 +1,71 @@
+"""The command line."""
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import minitx
+from minitx.__main__ import main
+
+
+def test_help(capsys):
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert "check" in text and "info" in text
+
+
+def test_info(capsys):
+    assert main(["info"]) == 0
+    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert list(rows) == ["minitx", "Python", "NumPy", "BLAS", "threads", "devices", "installed", "missing"]
+    assert rows["minitx"].startswith(minitx.__version__) and rows["NumPy"] == np.__version__
+    assert rows["Python"].startswith("%d.%d" % sys.version_info[:2])
+    assert rows["devices"].startswith("cpu") and ("cuda:0" in rows["devices"]) == minitx.cuda.is_available()
+    assert "processors" in rows["threads"]
+    assert "torch" in rows["installed"] + rows["missing"]
+
+
+def test_info_says_why_there_is_no_gpu(capsys, monkeypatch):
+    monkeypatch.setattr(minitx.backend, "_probe", lambda: (None, "nothing to be had"))
+    main(["info"])
+    assert "nothing to be had" in capsys.readouterr().out
+
+
+def test_info_is_quick():
+    code = ("import sys; from minitx.__main__ import main; main(['info']); "
+            "assert not {'minitx.proof', 'torch', 'tokenizers', 'matplotlib'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["check", "sofmax"], "minitx check: there is no op 'sofmax'; did you mean softmax"),
+    (["check", "nowhere.py"], "minitx check: there is no file nowhere.py"),
+])
+def test_what_cannot_be_checked_is_one_line_and_2(arguments, message, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(message) and error.count("\n") == 1
+
+
+def test_check_passes_its_options_on(tmp_path, capsys):
+    file = tmp_path / "out.json"
+    assert main(["check", "neg", "--mutations", "--json", str(file)]) == 0
+    assert file.exists() and "changes that change no result" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_written(tmp_path, capsys):
+    assert main(["check", "neg", "--json", str(tmp_path / "no" / "such" / "folder")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_failed_checks_are_1(monkeypatch, capsys):
+    neg = minitx.ops.OPS["neg"]
+    monkeypatch.setattr(neg, "backward", lambda self, dy: (dy,))
+    assert main(["check", "neg"]) == 1
+
+
+def test_unknown_commands_are_2(capsys):
+    with pytest.raises(SystemExit) as error:
+        main(["chekc"])
+    assert error.value.code == 2
