@@ -56,7 +56,7 @@ class Op:
 
     __slots__ = ("needs", "parents", "order", "outputs", "half", "__dict__", "__weakref__")
     broadcasts = False
-    promotion = None
+    promotion: str | None = None
     wide_result = False
     name = "op"
 
@@ -206,7 +206,7 @@ def backward(tensor, gradient=None):
     _walk(tensor, gradient.astype(tensor.dtype, copy=False))
 
 
-Tensor.backward = backward
+setattr(Tensor, "backward", backward)
 
 
 def _reachable(root):

@@ -290,7 +290,7 @@ def test_two_devices_are_an_error_that_names_both(cupy):
     np.array([0, 2]), (slice(None), np.array([-4])), np.array([[0, 5]]), (..., np.array([3])), (None, np.array([2])),
     (np.array([0]), ..., np.array([3])), (np.array([True, False]), np.array([3]))], ids=str)
 def test_an_index_out_of_range_does_not_wrap(cupy, index):
-    """CuPy would wrap: the words of the error show that minitx looked, not the NumPy in the double ("out of bounds")."""
+    """CuPy would wrap: the error shows that minitx looked, not the NumPy in the double ("out of bounds")."""
     with pytest.raises(IndexError, match="getitem: (?!.*out of bounds)"):
         mt.ones(2, 3, device="cuda")[there(index)]
     with pytest.raises(IndexError, match="embedding: (?!.*out of bounds)"):

@@ -1,0 +1,114 @@
+"""Why these planted faults are none: for every file of ops, the changed statement -> the reason.
+
+``python -m minitx check --mutations`` fails where a fault survives that is not here, or where one listed here does not.
+"""
+SURVIVORS = {
+    "activation": {
+        "_BEYOND = 1100.0":
+            "every gate is exactly 0 or 1 from |x| = 40 on",
+    },
+    "arithmetic": {
+        "da = dy * b * a ** xp.where(b == 0, 2, b - 1).astype(dy.dtype)":
+            "where b is 0 the product is 0 whatever finite power stands there",
+    },
+    "attention": {
+        "def forward(self, q, k, v, bias=None, *, mask=None, is_causal=False, scale=None, keep=None, "
+        "dropout_p=1.0, return_weights=False):":
+            "without keep the gain is not used",
+        "if any(self.needs[:3]) or self.needs[3]:":
+            "ds is computed where v alone wants a gradient: more work, the same result",
+    },
+    "dropout": {
+        "return 1 / (1 - p) if p < 1 else 1.0":
+            "with p = 1 nothing is kept, so the gain multiplies zeros",
+    },
+    "einsum": {
+        "if letter not in target:":
+            "every letter then goes through a unit matrix: the same sum, only slower",
+        "if not all((letter in term for term in terms)):":
+            "a letter that is there already gets one more factor of ones",
+    },
+    "embedding": {
+        "dropped: ids = backend.ids_like(ids, weight)":
+            "it moves ids to the weight's device and makes arrays of lists; the cases hold host arrays",
+    },
+    "extrema": {
+        "self.p = e / xp.where(total == 0, 2, total)":
+            "that row's e is all zeros: 0 / 2 is 0 too",
+        "return xp_of(m).where(m == -float('inf'), 0, m)":
+            "NumPy 2 keeps m's dtype beside a Python 0; CuPy is asked to say so",
+        "return xp_of(m).where(m == -float('inf'), 1, m).astype(m.dtype)":
+            "exp(-inf - 1) is 0 as well, and -inf + 1 is -inf",
+    },
+    "linear": {
+        "dropped: da = da[..., 0, :] if self.row else da":
+            "the engine's sum over broadcast axes takes the axis of length 1 out too",
+    },
+    "loss": {
+        "promotion, wide_result = ('float', False)":
+            "the engine asks for it with float16 logits alone, and tests/test_autograd.py does",
+        "dropped: targets = backend.ids_like(targets, logits)":
+            "it moves targets to the logits' device and makes arrays of lists; the cases hold host arrays",
+        "return -xp.zeros(self.shape[:-1] if reduction == 'none' else (), x.dtype)":
+            "-0 equals 0",
+        "self.p = x - x.max(axis=1, keepdims=True)":
+            "x is a matrix: axis 1 is the last",
+        "mean = self.p.mean(axis=1) if label_smoothing else 0":
+            "p is a matrix: axis 1 is the last",
+        "mean = self.p.mean(axis=-1) if label_smoothing else 1":
+            "it is multiplied by label_smoothing, which is 0 there",
+        "total = self.p.sum(axis=1)":
+            "p is a matrix: axis 1 is the last",
+        "dx -= a / dx.shape[1]":
+            "dx is a matrix: axis 1 is the last",
+    },
+    "norm": {
+        "root = math.sqrt(c.shape[-1]) or 1.1":
+            "only a row of width 0 has the root 0, and it has nothing to be scaled",
+    },
+    "reduce": {
+        "y = xp_of(dy).where(self.y == 0, 2, self.y)":
+            "there every c is 0 too, so any divisor will do",
+    },
+    "rotary": {
+        "dropped: positions = backend.ids_like(positions, x)":
+            "it moves positions to x's device and makes arrays of lists; the cases hold host arrays",
+        "angle = positions[..., None] * base ** (xp.arange(K // 2) * (-2 / max(K, 2)))":
+            "K is even: 2 or more, or 0 and then there is no angle",
+        "self.cos, self.sin = (xp.cos(angle), xp.sin(angle).astype(x.dtype))":
+            "y has x's dtype, so a float64 table is only rounded later",
+        "self.cos, self.sin = (xp.cos(angle).astype(x.dtype), xp.sin(angle))":
+            "y has x's dtype, so a float64 table is only rounded later",
+    },
+    "select": {
+        "self.mask = mask":
+            "the product with dy broadcasts as well; broadcast_to is there to refuse a mask larger than x",
+        "return xp_of(dy).where(larger == smaller, 0.5, larger >= smaller).astype(dy.dtype)":
+            "where the two are equal the 0.5 has been chosen already",
+        "return x.astype(default_dtype()) if x.dtype.kind != 'f' and all((isinstance(n, float) for n in "
+        "numbers)) else x":
+            "it is about integer x, which has no gradient; tests/ops/test_select.py holds it",
+        "return x if x.dtype.kind != 'f' and any((isinstance(n, float) for n in numbers)) else x":
+            "it is about integer x, which has no gradient; tests/ops/test_select.py holds it",
+    },
+    "shape": {
+        "back = [1] * dy.ndim":
+            "every entry is overwritten in the loop",
+        "dropped: if all((part is None or part is Ellipsis or isinstance(part, (slice, int)) for part in parts)):":
+            "the general road below gives the same, only slower",
+        "if all((part is None and part is Ellipsis and isinstance(part, (slice, int)) for part in parts)):":
+            "the general road below gives the same, only slower",
+        "dropped: return (dx,)":
+            "the general road below gives the same, only slower",
+        "return backend.to_device(x, device).astype(dtype, copy=True)":
+            "the same numbers, copied once more",
+        "return (backend.to_device(dy, self.device).astype(self.dtype, copy=True),)":
+            "the same numbers, copied once more",
+    },
+    "softmax": {
+        "c = x - finite_or_zero(x.max(axis=axis, keepdims=True)) if x.size else x":
+            "c is only read, so it may be x itself",
+        "total[total == 0] = 2":
+            "that row is all zeros: 0 / 2 is 0 too",
+    },
+}
