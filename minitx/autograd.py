@@ -243,15 +243,14 @@ def _walk(root, gradient):
     while ops:
         op = ops.pop()                              # popped, so that what it saved is gone before the next one runs
         gradients = [waiting.pop((op, i), (None,))[0] for i in range(op.outputs)]
-        if any(g is not None for g in gradients):
-            for key, g, mine in op._pull(gradients):
-                entry = waiting.get(key)
-                if entry is None:
-                    waiting[key] = [g, mine]
-                elif entry[1]:
-                    entry[0] += g
-                else:
-                    entry[:] = xp_of(g).asarray(entry[0] + g), True
+        for key, g, mine in op._pull(gradients):
+            entry = waiting.get(key)
+            if entry is None:
+                waiting[key] = [g, mine]
+            elif entry[1]:
+                entry[0] += g
+            else:
+                entry[:] = xp_of(g).asarray(entry[0] + g), True
         op._free()
     for leaf, (g, mine) in waiting.items():
         _deposit(leaf, g, mine)

@@ -79,7 +79,10 @@ def device_of(x):
 
 
 def check_device(device):
-    """The device's canonical name ("cpu", "cuda:1"). ValueError: no such name; RuntimeError: it cannot be had here."""
+    """The device's canonical name ("cpu", "cuda:1"); None is the default one. ValueError: no such name; RuntimeError: it
+    cannot be had here."""
+    if device is None:
+        return default_device()
     name, colon, number = str(device).partition(":")
     if name == "cpu" and not colon:
         return "cpu"
@@ -116,7 +119,7 @@ def like(x, other):
 
 def synchronise(device=None):
     """Wait until the device has done what it was given. Nothing to wait for on the CPU."""
-    device = default_device() if device is None else check_device(device)
+    device = check_device(device)
     if device != "cpu":
         require_cupy().cuda.Device(int(device[5:])).synchronize()
 
@@ -185,7 +188,7 @@ def make_array(data, dtype=None, device=None):
     if array.dtype.kind not in "fiub":
         raise TypeError(f"a Tensor holds floats, integers or bools; this data is {array.dtype} "
                         "(ragged lists, strings and complex numbers have no place in one)")
-    return array if device is None and is_array(data) else to_device(array, device or default_device())
+    return array if device is None and is_array(data) else to_device(array, device)
 
 
 def filled(shape, value, dtype, device):
@@ -252,8 +255,8 @@ def quiet(x):
     return np.errstate(over="ignore", divide="ignore") if xp_of(x) is np else contextlib.nullcontext()
 
 
-def ids_like(ids, other):
-    """Ids or targets (an array, a list, a number) as an array on the device of array `other`."""
+def follow(ids, other):
+    """Ids, targets, a mask (an array, a list, a number) as an array on the device of array `other`."""
     if not is_array(ids):
         ids = np.asarray(ids)
         ids = ids if ids.size else ids.astype(LONG)                 # an empty list has no dtype to speak of
@@ -273,7 +276,7 @@ def checked_index(index, x):
     """An index for x[index]. NumPy checks bounds by itself; CuPy wraps silently, and wants its arrays on the device."""
     if isinstance(x, np.ndarray):
         return index
-    parts = [ids_like(part, x) if isinstance(part, list) or is_array(part) else part
+    parts = [follow(part, x) if isinstance(part, list) or is_array(part) else part
              for part in (index if isinstance(index, tuple) else (index,))]
     axis, taken = 0, sum(_axes_taken(part) for part in parts)
     for part in parts:

@@ -28,7 +28,7 @@ def ones(*shape, requires_grad=False, dtype=None, device=None):
 def arange(start, stop=None, step=1, requires_grad=False, dtype=None, device=None):
     """The numbers from start (0 if only one is given) up to stop, without it: int64 for ints, else the default dtype."""
     start, stop = (0, start) if stop is None else (start, stop)
-    return tensor(backend.host_arange(start, stop, step, dtype), requires_grad, device=device or backend.default_device())
+    return tensor(backend.host_arange(start, stop, step, dtype), requires_grad, device=backend.check_device(device))
 
 
 def rand(*shape, requires_grad=False, dtype=None, device=None):
@@ -47,9 +47,9 @@ def _shape(shape):
 
 def _drawn(numbers, requires_grad, dtype, device):
     """Drawn in float64 and rounded, so that every dtype and device gets the same numbers from the same seed."""
-    return tensor(numbers, requires_grad, dtype or backend.default_dtype(), device or backend.default_device())
+    return tensor(numbers, requires_grad, backend.default_dtype() if dtype is None else dtype, backend.check_device(device))
 
 
 def _filled(value, shape, requires_grad, dtype, device):
     dtype = backend.default_dtype() if dtype is None else backend.check_dtype(dtype)
-    return Tensor(backend.filled(_shape(shape), value, dtype, device or backend.default_device()), requires_grad)
+    return Tensor(backend.filled(_shape(shape), value, dtype, device), requires_grad)

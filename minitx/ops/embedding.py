@@ -18,7 +18,7 @@ class Embedding(Op):
     def forward(self, weight, *, ids, padding_idx=None):
         if weight.ndim != 2:
             raise ValueError("weight must be (V, C)")
-        ids = backend.ids_like(ids, weight)
+        ids = backend.follow(ids, weight)
         backend.check_index(ids, len(weight))
         self.ids, self.rows, self.padding_idx = ids, len(weight), padding_idx
         return weight[ids]

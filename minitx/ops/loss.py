@@ -20,7 +20,7 @@ class CrossEntropy(Op):
 
     def forward(self, logits, *, targets, ignore_index=-100, label_smoothing=0.0, reduction="mean"):
         xp = xp_of(logits)
-        targets = backend.ids_like(targets, logits)
+        targets = backend.follow(targets, logits)
         if logits.ndim == 0 or targets.shape != logits.shape[:-1]:
             raise ValueError(f"logits (..., V) need targets (...); targets have shape {targets.shape}")
         V = logits.shape[-1]
@@ -55,7 +55,8 @@ class CrossEntropy(Op):
             dx -= a / dx.shape[-1]
         dx[rows, self.targets] -= 1 - a
         dy = dy.reshape(-1) if self.reduction == "none" else dy
-        dx *= (dy / self.divisor() * self.counted)[:, None]
+        dx *= xp.broadcast_to(dy / self.divisor(), rows.shape)[:, None]
+        dx[~self.counted] = 0
         return dx.reshape(self.shape),
 
     def divisor(self):

@@ -24,7 +24,7 @@ class Rotary(Op):
         if K % 2:
             raise ValueError(f"the width of x must be even to form pairs, got {K}")
         xp = xp_of(x)
-        positions = backend.ids_like(positions, x)
+        positions = backend.follow(positions, x)
         if positions.ndim == 2 and x.ndim == 4:
             positions = positions[:, None]                              # (B, 1, T): the same for every head
         angle = positions[..., None] * base ** (xp.arange(K // 2) * (-2 / max(K, 1)))    # float64: positions grow large

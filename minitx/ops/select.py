@@ -1,6 +1,7 @@
 """Choosing between numbers: where, masked_fill, clip, maximum, minimum."""
+from minitx import backend
 from minitx.autograd import Op
-from minitx.backend import default_dtype, xp_of
+from minitx.backend import xp_of
 
 
 class Where(Op):
@@ -15,8 +16,8 @@ class Where(Op):
     broadcasts, promotion = True, "mixed"
 
     def forward(self, a, b, *, condition):
-        self.condition = condition
-        return xp_of(condition).where(condition, a, b)
+        self.condition = backend.follow(condition, b if isinstance(a, (int, float)) else a)
+        return xp_of(self.condition).where(self.condition, a, b)
 
     def backward(self, dy):
         xp = xp_of(dy)
@@ -36,7 +37,7 @@ class MaskedFill(Op):
 
     def forward(self, x, *, mask, value):
         xp, x = xp_of(x), beside(x, value)
-        self.mask = xp.broadcast_to(mask, x.shape)
+        self.mask = xp.broadcast_to(backend.follow(mask, x), x.shape)
         return xp.where(mask, value, x)
 
     def backward(self, dy):
@@ -117,11 +118,11 @@ def share(larger, smaller, dy):
 
 def beside(x, *numbers):
     """x; of integers floats of the default dtype, if one of the numbers that it meets is a float."""
-    return x.astype(default_dtype()) if x.dtype.kind != "f" and any(isinstance(n, float) for n in numbers) else x
+    return x.astype(backend.default_dtype()) if x.dtype.kind != "f" and any(isinstance(n, float) for n in numbers) else x
 
 
 def check_bool(name, mask):
-    """TypeError unless mask is a bool array: a float mask could mean three different things."""
+    """mask, if it is bool (or None), else TypeError: a float mask could mean three different things."""
     if mask is not None and getattr(mask, "dtype", type(mask)) != bool:
         raise TypeError(f"{name}: mask must be bool, True = may attend or is chosen, got "
                         f"{getattr(mask, 'dtype', type(mask).__name__)}; use mask.astype(bool), "

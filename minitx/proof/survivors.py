@@ -29,7 +29,7 @@ SURVIVORS = {
             "a letter that is there already gets one more factor of ones",
     },
     "embedding": {
-        "dropped: ids = backend.ids_like(ids, weight)":
+        "dropped: ids = backend.follow(ids, weight)":
             "it moves ids to the weight's device and makes arrays of lists; the cases hold host arrays",
     },
     "extrema": {
@@ -47,7 +47,7 @@ SURVIVORS = {
     "loss": {
         "promotion, wide_result = ('float', False)":
             "the engine asks for it with float16 logits alone, and tests/test_autograd.py does",
-        "dropped: targets = backend.ids_like(targets, logits)":
+        "dropped: targets = backend.follow(targets, logits)":
             "it moves targets to the logits' device and makes arrays of lists; the cases hold host arrays",
         "return -xp.zeros(self.shape[:-1] if reduction == 'none' else (), x.dtype)":
             "-0 equals 0",
@@ -71,7 +71,7 @@ SURVIVORS = {
             "there every c is 0 too, so any divisor will do",
     },
     "rotary": {
-        "dropped: positions = backend.ids_like(positions, x)":
+        "dropped: positions = backend.follow(positions, x)":
             "it moves positions to x's device and makes arrays of lists; the cases hold host arrays",
         "angle = positions[..., None] * base ** (xp.arange(K // 2) * (-2 / max(K, 2)))":
             "K is even: 2 or more, or 0 and then there is no angle",
