@@ -71,9 +71,8 @@ def _safetensors():
 
 
 def _plain(name, value):
-    """The value as a C-contiguous little-endian NumPy array: safetensors would write the others in a wrong order."""
+    """The value as a C-contiguous NumPy array: of others safetensors would write the numbers in a wrong order."""
     value = value.data if isinstance(value, Tensor) else value
     if not backend.is_array(value):
         raise TypeError(f"checkpoint.save: {name} must be an array or a Tensor, got {type(value).__name__}")
-    value = backend.to_numpy(value)
-    return np.asarray(value, dtype=value.dtype.newbyteorder("<"), order="C")
+    return np.asarray(backend.to_numpy(value), order="C")           # ascontiguousarray would make () into (1,)

@@ -69,6 +69,11 @@ def test_the_greedy_token_needs_no_draw():
     assert rng.bit_generator.state == before
 
 
+def test_of_many_equals_the_first_are_kept():
+    kept = np.isfinite(generate.top_k_filter(np.arange(1000) % 2, 10))
+    np.testing.assert_array_equal(np.flatnonzero(kept), np.arange(1, 20, 2))
+
+
 def test_logits_stay_as_they_were():
     logits = np.arange(6.0).reshape(1, 6)
     generate.sample_token(logits, top_k=2, vocab_size=4)

@@ -29,8 +29,7 @@ class Matmul(Op):
             dy = dy[..., None, :]                           # (..., 1, N)
         da = db = None
         if self.needs[0]:
-            da = dy @ b.swapaxes(-1, -2)                    # (..., M, K)
-            da = da[..., 0, :] if self.row else da
+            da = dy @ b.swapaxes(-1, -2)                    # (..., M, K); a row's axis M is summed away by the engine
         if self.needs[1]:
             db = a.swapaxes(-1, -2) @ dy                    # (..., K, N)
             db = db[..., 0] if self.column else db

@@ -40,10 +40,6 @@ SURVIVORS = {
         "return xp_of(m).where(m == -float('inf'), 1, m).astype(m.dtype)":
             "exp(-inf - 1) is 0 as well, and -inf + 1 is -inf",
     },
-    "linear": {
-        "dropped: da = da[..., 0, :] if self.row else da":
-            "the engine's sum over broadcast axes takes the axis of length 1 out too",
-    },
     "loss": {
         "promotion, wide_result = ('float', False)":
             "the engine asks for it with float16 logits alone, and tests/test_autograd.py does",
@@ -81,12 +77,12 @@ SURVIVORS = {
             "y has x's dtype, so a float64 table is only rounded later",
     },
     "select": {
-        "self.mask = mask":
+        "self.mask = backend.follow(mask, x)":
             "the product with dy broadcasts as well; broadcast_to is there to refuse a mask larger than x",
         "return xp_of(dy).where(larger == smaller, 0.5, larger >= smaller).astype(dy.dtype)":
             "where the two are equal the 0.5 has been chosen already",
-        "return x.astype(default_dtype()) if x.dtype.kind != 'f' and all((isinstance(n, float) for n in "
-        "numbers)) else x":
+        "return x.astype(backend.default_dtype()) if x.dtype.kind != 'f' and all((isinstance(n, float) for n "
+        "in numbers)) else x":
             "it is about integer x, which has no gradient; tests/ops/test_select.py holds it",
         "return x if x.dtype.kind != 'f' and any((isinstance(n, float) for n in numbers)) else x":
             "it is about integer x, which has no gradient; tests/ops/test_select.py holds it",

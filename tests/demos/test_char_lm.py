@@ -128,6 +128,11 @@ def test_second_ctrl_c_stops_at_once(demo):
         signal.raise_signal(signal.SIGINT)
 
 
+def test_ctrl_c_outside_of_training(demo, monkeypatch):
+    monkeypatch.setattr(demo, "write", lambda *args, **options: signal.raise_signal(signal.SIGINT))
+    assert demo.main(["--text", "text.txt"]) == 130
+
+
 @pytest.mark.parametrize("spoil_at", [10, 12])         # between two notes of the log, and just before one
 def test_nan_keeps_the_last_good_weights(demo, monkeypatch, capsys, spoil_at):
     """A step whose update spoils the weights: the run says where the loss was lost, and goes back."""
@@ -162,6 +167,7 @@ def refused(demo, capsys, *arguments):
 @pytest.mark.parametrize("content, says", [
     (b"", "is empty"),
     (b"too short", "at least 170"),
+    (TEXT[:160].encode(), "at least 170"),
     (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "no UTF-8 text"),
     (b"valid, but \0 binary" * 100, "no UTF-8 text"),
 ])
@@ -186,6 +192,7 @@ def test_what_else_is_refused(demo, capsys):
     assert "'cpu', 'cuda'" in refused(demo, capsys, "--text", "text.txt", "--device", "tpu")
     assert "cannot write to text.txt" in refused(demo, capsys, "--text", "text.txt", "--out", "text.txt")
     assert "give 1 or more" in refused(demo, capsys, "--text", "text.txt", "--steps", "0")
+    assert "give 0 or more" in refused(demo, capsys, "--text", "text.txt", "--seed", "-1")
     assert "--out nowhere" in refused(demo, capsys, "--sample", "nowhere")
     assert "--out nowhere" in refused(demo, capsys, "--compare", "nowhere")
     demo.main(["--text", "text.txt", "--out", "run", "--steps", "1"])

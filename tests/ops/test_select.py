@@ -44,7 +44,9 @@ def test_clip_passes_at_its_bounds():
     assert ops.clip(x, min=3.0).tolist() == [3, 3, 3, 6, 7] and ops.clip(x, max=3.0).tolist() == [-1, 0, 3, 3, 3]
     assert ops.clip(x).tolist() == x.tolist()
     assert ops.clip(mt.ones(2), np.float64(0), np.float64(0.5)).dtype == np.float32
-    assert ops.clip(mt.tensor([1, 2]), 0.5).dtype != np.float64
+    assert ops.clip(mt.tensor([1, 2]), 0.5).dtype == np.float32
+    filled = ops.masked_fill(mt.tensor([1, 2]), np.array([True, False]), 0.5)
+    assert filled.tolist() == [0.5, 2] and filled.dtype == np.float32
 
 
 @pytest.mark.parametrize("op, a, b, da", [

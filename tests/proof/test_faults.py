@@ -144,6 +144,13 @@ def test_returned_gradients_are_exchanged(load):
     returned = {fault.after for fault in plant(module) if fault.kind in ("sign", "doubled", "swapped")}
     assert {"return (-dx if self.needs[0] else None, dy, None)", "return (dx if self.needs[0] else None, dy * 2, None)",
             "return (dy, dx if self.needs[0] else None, None)", "return (-x, y)"} <= set(map(spelled, returned))
+    assert not any("None *" in after or "-None" in after for after in returned)
+
+
+def test_a_change_that_changes_no_letter_is_none(load):
+    module = load("from minitx import Op\nclass A(Op):\n    def forward(self, x, y):\n        return x + y\n"
+                  "    def backward(self, dy):\n        return dy, dy\n")
+    assert "swapped" not in {fault.kind for fault in plant(module)}
 
 
 def test_a_fault_lies_in_a_copy(load):

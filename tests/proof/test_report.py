@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import minitx
-from minitx import ops
-from minitx.proof import report
+from minitx import backend, ops
+from minitx.proof import opcheck, report, ways
 from minitx.proof.cases import Case, cases
 from minitx.proof.measure import TOLERANCE, measure
 from minitx.proof.user import CannotCheck, cases_of, load, ops_in
@@ -76,6 +76,7 @@ def test_a_wrong_backward_fails(capsys, monkeypatch):
     for notice in ("caught by finite differences", "caught by the composed twin", "caught by the stored values"):
         assert f"softmax, case 'vector', {notice}" in text or f"softmax, case 'number of one', {notice}" in text
     assert "the gradient of x (" in text and ": finite differences " in text and ", backward " in text
+    assert "planted by machine" not in text
 
 
 def test_a_wrong_forward_that_backward_follows_is_caught_from_outside(monkeypatch):
@@ -166,6 +167,20 @@ def test_a_warning_is_a_failure():
     assert any("NumPy warns: divide by zero" in failure for failure in faulty(forward=forward))
 
 
+def test_a_gradient_that_is_wrong_only_alone():
+    class Times(minitx.Op):
+        def forward(self, a, b):
+            self.a, self.b = a, b
+            return a * b
+
+        def backward(self, dy):
+            return self.b * dy, self.a * dy * (1 if self.needs[0] else 2)
+
+    case = Case(Times, "one", (np.array([0.5, 2.0]), np.array([-1.5, 1.0])), {})
+    failure, = measure(Times, [case]).failures
+    assert "not when one input alone wants a gradient" in str(failure)
+
+
 def test_float64_in_a_float32_model_is_a_failure():
     failure, = faulty(backward=lambda self, dy: ((3 * self.x ** 2 * dy).astype(float),))
     assert failure.endswith("float32 inputs give the gradient of x in float64")
@@ -178,6 +193,16 @@ def test_every_way_speaks_where_it_can():
     assert Known(case, smooth=False).expected("composed") is None
     assert (known.expected("CuPy") is None) == (not minitx.cuda.is_available())
     assert set(WAYS) < set(TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ops.OPS)
+def test_the_way_over_the_gpu_asks_the_same_question(name, monkeypatch):
+    monkeypatch.setattr(backend.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(ops, "to", lambda x, device: x)                         # a GPU that is none
+    monkeypatch.setattr(ways.backend, "to_device", lambda x, device: x)
+    for case in cases([name])[name]:
+        known = Known(case)
+        assert opcheck.compare(known.ours, known.expected("CuPy")) <= 1e-12
 
 
 def test_a_users_op_with_the_name_of_ours_has_no_twin():
