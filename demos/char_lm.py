@@ -1,0 +1,364 @@
+"""Train a small GPT-2 on the characters of a text and read what it writes.
+
+    python demos/char_lm.py                                     two minutes on a CPU, on a text that every Python has
+    python demos/char_lm.py --text FILE --out runs/mine         on a text of yours; keep weights, log and curve
+    python demos/char_lm.py --sample runs/mine --prompt "The "  write again, without training
+    python demos/char_lm.py --compare runs/a runs/b             several runs in one picture
+"""
+import argparse
+import csv
+import dataclasses
+import json
+import math
+import platform
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import minitx as mt
+from minitx import checkpoint, generate, models, ops, optim, schedule
+
+# The model, in GPT-2's names, and how it is trained. "medium" wants a GPU, or an evening. The initial weights are about
+# 1/sqrt(n_embd): with GPT-2's own 0.02, meant for 768 and more, so narrow a model learns at half the speed.
+PRESETS = {
+    "small": dict(n_layer=4, n_head=4, n_embd=128, n_positions=64, initializer_range=0.06, dropout=0.0,
+                  batch=12, steps=1100, rate=3e-3),
+    "medium": dict(n_layer=6, n_head=6, n_embd=384, n_positions=256, initializer_range=0.05, dropout=0.2,
+                   batch=32, steps=2000, rate=1e-3),
+}
+MODEL = ("n_layer", "n_head", "n_embd", "n_positions", "initializer_range")
+PAGE = 2000                     # characters of the sample at the end
+LOG = ("step", "train_loss", "val_loss", "rate", "tokens_per_second", "seconds")
+
+
+class Refused(Exception):
+    """What was asked for cannot be done; the message says in one line what to do."""
+
+
+class Diverged(Exception):
+    """The loss is no number any more."""
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+def train(model, train_ids, val_ids, preset, note):
+    """Train the model; twenty times on the way note(**row of the log). Ctrl-C ends it early; Diverged if it fails."""
+    T, B, steps = preset["n_positions"], preset["batch"], preset["steps"]
+    rng = mt.backend.generator()                    # the one that drew the initial weights and draws dropout's masks
+    rate = cosine(preset)
+    optimiser = optim.AdamW(optim.decay_groups(model, 0.1), lr=rate, betas=(0.9, 0.99))
+    begun = resumed = time.perf_counter()
+    losses = []                                     # since the last note
+    with progress()(total=steps, unit="step", dynamic_ncols=True) as bar, CtrlC() as ctrl_c:
+        for step in range(1, steps + 1):
+            starts = rng.integers(len(train_ids) - T, size=B)
+            window = train_ids[starts[:, None] + np.arange(T + 1)]              # (B, T + 1)
+            logits = model(window[:, :-1])                                      # (B, T, V)
+            loss = ops.cross_entropy(logits, window[:, 1:])                     # every character foretells the next one
+
+            losses.append(loss.item())
+            if not math.isfinite(losses[-1]):
+                raise Diverged(f"the loss is {losses[-1]} at step {step}")
+            optimiser.zero_grad()
+            loss.backward()
+            optim.clip_grad_norm(model.parameters(), 1.0)
+            optimiser.step()
+
+            speed = len(losses) * B * T / (time.perf_counter() - resumed)
+            bar.set_postfix_str(f"loss {losses[-1]:.3f}, rate {rate(step):.1e}, {speed:,.0f} tokens/s", refresh=False)
+            bar.update()
+            if step % max(1, steps // 20) == 0 or step == steps or ctrl_c.pressed:
+                note(step=step, train_loss=sum(losses) / len(losses), val_loss=evaluate(model, val_ids, T, most=128),
+                     rate=rate(step), tokens_per_second=speed, seconds=time.perf_counter() - begun)
+                losses, resumed = [], time.perf_counter()
+            if ctrl_c.pressed:
+                break
+
+
+@mt.no_grad()
+def evaluate(model, ids, T, most=None):
+    """Mean loss over ids, in windows of T that do not overlap: all of them, or `most` of them spread evenly."""
+    model.eval()
+    starts = np.arange(0, len(ids) - T, T)
+    starts = starts[::math.ceil(len(starts) / (most or len(starts)))]
+    total = 0.0
+    for some in np.array_split(starts, math.ceil(len(starts) / 64)):
+        window = ids[some[:, None] + np.arange(T + 1)]                          # (B, T + 1)
+        total += len(some) * ops.cross_entropy(model(window[:, :-1]), window[:, 1:]).item()
+    model.train()
+    return total / len(starts)
+
+
+def cosine(preset):
+    """step -> learning rate: up during a twentieth of the steps, then down a cosine to a twentieth of the peak."""
+    peak, steps = preset["rate"], preset["steps"]
+    return lambda step: schedule.warmup_cosine(step, peak, steps // 20, steps, peak / 20)
+
+
+def progress():
+    """tqdm's progress bar, which also knows the time left."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        raise Refused("the progress bar needs tqdm: pip install tqdm") from None
+    return tqdm
+
+
+class CtrlC:
+    """Inside it the first Ctrl-C only sets .pressed, so that no step is cut in half; the second one stops at once."""
+
+    def __enter__(self):
+        self.pressed = False
+        self.before = signal.signal(signal.SIGINT, self.press)
+        return self
+
+    def press(self, *signal_and_frame):
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+
+    def __exit__(self, *error):
+        signal.signal(signal.SIGINT, self.before)
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+def read_text(file):
+    """The text to learn: a UTF-8 file, or without one the help texts that come with Python."""
+    if file is None:
+        from pydoc_data.topics import topics
+        return "\n".join(topics.values())
+    try:
+        text = Path(file).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise Refused(f"cannot read {file} ({error.strerror}): give --text a file that can be read") from None
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise Refused(f"{file} is no UTF-8 text: convert it, or give --text another file")
+    if not text:
+        raise Refused(f"{file} is empty: give --text a file with text in it")
+    return text
+
+
+def encode(text, table):
+    """The ids of the text's characters. table is {character: id}."""
+    unknown = [character for character in text if character not in table]
+    if unknown:
+        raise Refused(f"the model never saw {unknown[0]!r}: use its {len(table)} characters, {''.join(table)!r}")
+    return np.array([table[character] for character in text])
+
+
+def write(model, table, prompt, n, seed):
+    """What the model writes after the prompt: n characters at temperature 0.8, from random numbers of their own."""
+    ids = encode(prompt or ("\n" if "\n" in table else next(iter(table))), table)
+    written = generate.sample(model, ids[None], n, temperature=0.8, generator=seed)[0, len(ids):]
+    symbols = list(table)
+    return "".join(symbols[i] for i in written)
+
+
+def share_of_words(sample, text):
+    """Which share of the sample's words, runs of letters, also stands in the text."""
+    words, known = (re.findall(r"[^\W\d_]+", some) for some in (sample, text))
+    known = set(known)
+    return sum(word in known for word in words) / max(1, len(words))
+
+
+# ---- what a run leaves behind ----------------------------------------------------------------------------------------
+
+class Run:
+    """What a run knows beside its model: characters, log, last good weights. All of it in a folder, if it has one."""
+
+    def __init__(self, model, table, folder, about):
+        self.model, self.table, self.folder, self.about = model, table, folder, about
+        self.rows, self.good = [], {}
+        if folder:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_json(folder / "config.json", dataclasses.asdict(model.config))
+                write_json(folder / "vocabulary.json", table)
+                write_json(folder / "run.json", about)
+            except OSError as error:
+                raise Refused(f"cannot write to {folder} ({error.strerror}): give --out another folder") from None
+
+    def note(self, **row):
+        """Print a row of the log and a line that the model writes by now; keep the weights unless they are spoilt."""
+        if not math.isfinite(row["val_loss"]):
+            raise Diverged(f"the held-out loss is {row['val_loss']} after step {row['step']}")
+        line = write(self.model, self.table, "", 80, seed=row["step"])
+        progress().write(f"step {row['step']:5d}  held-out loss {row['val_loss']:.3f}  | {' '.join(line.split())}")
+        self.rows.append(row)
+        self.good = {name: array.copy() for name, array in self.model.state_dict().items()}
+        if self.folder:
+            try:
+                checkpoint.save(self.folder / "weights.safetensors", self.good)
+            except ImportError as error:
+                raise Refused(error) from None
+            with open(self.folder / "log.csv", "w", encoding="utf-8", newline="") as file:
+                log = csv.DictWriter(file, LOG)
+                log.writeheader()
+                log.writerows(self.rows)
+
+    def finish(self, sample, **results):
+        """Add how it ended, the sample, and the curve where matplotlib is."""
+        if not self.folder:
+            return
+        write_json(self.folder / "run.json", self.about | results)
+        (self.folder / "sample.txt").write_text(sample, encoding="utf-8")
+        try:
+            draw({self.folder.name: self.rows}, self.folder / "curve.png", sample)
+        except ImportError:
+            print("no picture of the curve: pip install matplotlib")
+        print(f"weights, log and all the rest: {self.folder}")
+
+
+def write_json(file, content):
+    file.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def load(folder):
+    """(model, {character: id}) of a run's folder."""
+    try:
+        config, table = (json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+                         for name in ("config", "vocabulary"))
+        model = models.GPT2(models.GPT2Config(**config))
+        model.load_state_dict(checkpoint.load(folder / "weights.safetensors"))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise Refused(f"{folder} holds no run that can be read ({error}): train one with --out {folder}") from None
+    return model, table
+
+
+def read_log(folder):
+    """The rows of a run's log, as numbers; an empty field is nan."""
+    try:
+        with open(folder / "log.csv", encoding="utf-8", newline="") as file:
+            return [{name: float(value or "nan") for name, value in row.items()} for row in csv.DictReader(file)]
+    except (OSError, ValueError) as error:
+        raise Refused(f"{folder} holds no log that can be read ({error}): train with --out {folder}") from None
+
+
+def draw(runs, file, sample=""):
+    """The losses of runs, {name: rows of the log}, in one picture; beside them a sample, if there is one."""
+    from matplotlib.figure import Figure
+    picture = Figure(figsize=(11 if sample else 7, 4.5), layout="constrained")
+    curves, *page = picture.subplots(1, 2 if sample else 1, squeeze=False)[0]
+    for name, rows in runs.items():
+        steps = [row["step"] for row in rows]
+        line, = curves.plot(steps, [row["val_loss"] for row in rows], label=f"{name}, held out")
+        curves.plot(steps[1:], [row["train_loss"] for row in rows[1:]], "--", color=line.get_color(),
+                    label=f"{name}, training")
+    curves.set(xlabel="step", ylabel="loss, nats a character")
+    curves.grid(alpha=0.3)
+    curves.legend()
+    for axes in page:
+        lines = [line[:64] for line in sample.splitlines()[:26]]
+        axes.text(0, 1, "\n".join(lines), va="top", family="monospace", size=7.5, parse_math=False)
+        axes.set_axis_off()
+    picture.savefig(file, dpi=100)
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+def learn(args):
+    """Train on the text, then write a page."""
+    preset = PRESETS[args.preset] | ({"steps": args.steps} if args.steps else {})
+    text, T = read_text(args.text), preset["n_positions"]
+    table = {character: i for i, character in enumerate(sorted(set(text)))}
+    ids = encode(text, table)
+    encode(args.prompt, table)                      # a prompt that cannot be read is better refused now than at the end
+    n = len(ids) * 9 // 10
+    train_ids, val_ids = ids[:n], ids[n:]
+    if len(val_ids) <= T:
+        raise Refused(f"the text has {len(ids)} characters, too few for a context of {T}: "
+                      f"give --text a file of at least {10 * (T + 1)}")
+
+    mt.manual_seed(args.seed)
+    model = models.GPT2(models.GPT2Config(
+        vocab_size=len(table), **{name: preset[name] for name in MODEL},
+        **dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), preset["dropout"])))
+    run = Run(model, table, args.out, dict(
+        text=str(args.text or "pydoc_data.topics"), characters=len(ids), seed=args.seed, device=args.device, **preset,
+        minitx=mt.__version__, numpy=np.__version__, python=platform.python_version(), machine=platform.platform()))
+    print(f"{len(ids):,} characters, {len(table)} different ones; GPT-2 with "
+          f"{sum(p.size for p in model.parameters()):,} parameters; before training ln {len(table)} = "
+          f"{math.log(len(table)):.3f} is a fair loss")
+
+    begun, diverged = time.perf_counter(), None
+    run.note(step=0, val_loss=evaluate(model, val_ids, T, most=128), seconds=0.0)
+    try:
+        train(model, train_ids, val_ids, preset, run.note)
+    except Diverged as error:
+        diverged = f"{error}; back to the weights of step {run.rows[-1]['step']}"
+        model.load_state_dict(run.good)
+    seconds, step = time.perf_counter() - begun, run.rows[-1]["step"]
+
+    loss, sample = evaluate(model, val_ids, T), write(model, table, args.prompt, PAGE, args.seed)
+    words = share_of_words(sample, text)
+    print(f"\n{args.prompt}{sample}\n")
+    print(f"held-out loss {loss:.3f} over the last tenth of the text, after {step} of {preset['steps']} steps "
+          f"in {seconds:.0f} s")
+    print(f"words {words:.1%} of the sample's occur in the text")
+    run.finish(args.prompt + sample, val_loss=loss, words=words, seconds=seconds, diverged=diverged)
+    if diverged:
+        print(f"char_lm: {diverged}", file=sys.stderr)
+    return 1 if diverged else 0
+
+
+def compare(args):
+    """Draw the curves of several runs in one picture."""
+    runs = {str(folder): read_log(folder) for folder in args.compare}
+    file = (args.out or Path()) / "compare.png"
+    try:
+        draw(runs, file)
+    except ImportError:
+        raise Refused("drawing needs matplotlib: pip install matplotlib") from None
+    except OSError as error:
+        raise Refused(f"cannot write {file} ({error.strerror}): give --out another folder") from None
+    for name, rows in runs.items():
+        print(f"{name:20s} held-out loss {rows[-1]['val_loss']:.3f} at step {rows[-1]['step']:.0f}")
+    print(f"the curves: {file}")
+    return 0
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", metavar="FILE", type=Path, help="what to learn, in UTF-8; else Python's help texts")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--preset", choices=PRESETS, default="small", help="how large a model")
+    parser.add_argument("--steps", type=int, metavar="N", help="how long to train; each preset has its own number")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--prompt", default="", metavar="TEXT", help="what the samples continue")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep weights, log, curve and sample there")
+    parser.add_argument("--sample", type=Path, metavar="DIR", help="write again with the weights of an earlier --out")
+    parser.add_argument("--compare", type=Path, nargs="+", metavar="DIR", help="draw the logs of several --out")
+    args = parser.parse_args(argv)
+    sys.stdout.reconfigure(errors="replace")        # a terminal that lacks a character of the text shows ? for it
+    try:
+        if args.steps is not None and args.steps < 1:
+            raise Refused(f"--steps {args.steps} trains nothing: give 1 or more")
+        if args.seed < 0:
+            raise Refused(f"--seed {args.seed} is no seed: give 0 or more")
+        if args.compare:
+            return compare(args)
+        try:
+            mt.set_default_device(args.device)
+        except (ValueError, RuntimeError) as error:
+            raise Refused(error) from None
+        if args.sample:
+            model, table = load(args.sample)
+            print(args.prompt + write(model, table, args.prompt, PAGE, args.seed))
+            return 0
+        return learn(args)
+    except Refused as error:
+        print(f"char_lm: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:                       # outside the training loop, or for the second time
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
