@@ -8,28 +8,33 @@ from minitx.backend import HALF, SINGLE, is_array
 from minitx.tensor import Tensor
 
 WEAK = {float, int, bool, type(None)}
-EXPLAINED = (ValueError, TypeError, IndexError)
+EXPLAINED = (ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
 
 
-def raw(cls, x):
-    """What an op may get that is no Tensor: an array, a number (weak: it never decides a dtype), or None."""
-    if x.__class__ in WEAK:
+def raw(name, x, weak):
+    """What an op may get that is no Tensor: an array, None, or a number, as an array unless it is weak and stays one."""
+    if isinstance(x, np.generic):
+        x = x.item() if x.dtype.char != "g" else float(x)               # np.float64(2) is no stronger than 2.0
+    if is_array(x):
+        return backend.plain(x)
+    if x is None:
         return x
-    if isinstance(x, (np.generic, float, int, bool)):
-        x = x.item() if isinstance(x, np.generic) else x
-        if isinstance(x, (float, int)):
-            return x
-    elif is_array(x):
-        if x.dtype.kind in "fiub":
-            return x
-        raise TypeError(f"{cls.name}: an array of {x.dtype} is not a number array")
-    raise TypeError(f"{cls.name}: expected a Tensor, an array or a number, got {type(x).__name__}"
+    if isinstance(x, (float, int)):
+        return x if weak else backend.make_array(x, device="cpu")
+    raise TypeError(f"{name}: expected a Tensor, an array or a number, got {type(x).__name__}"
                     + ("; wrap it: minitx.tensor(...)" if isinstance(x, (list, tuple)) else ""))
+
+
+def as_tensor(name, x):
+    """x as a Tensor, for a function that must look at its shape before its op runs."""
+    return x if isinstance(x, Tensor) else Tensor(raw(name, x, weak=False))
 
 
 def bare(option):
     """An option without Tensors and NumPy scalars: the array inside, also within a tuple (an index); a Python number."""
     if isinstance(option, Tensor):
+        if option.requires_grad:
+            raise TypeError("an option takes no gradient, and this Tensor requires one: use its .detach(), or arithmetic")
         return option.data
     if isinstance(option, np.generic):
         return option.item()
@@ -41,15 +46,16 @@ def promote(cls, arrays):
     if not any(is_array(array) for array in arrays):
         arrays = [None if x is None else backend.make_array(x, device="cpu") for x in arrays]
     floats = {array.dtype for array in arrays if is_array(array) and array.dtype.kind == "f"}
-    if cls.promotion == "one" and len(floats) > 1:
+    if cls.promotion in ("same", "one") and len(floats) > 1:
         names = ", ".join(sorted(map(str, floats)))
         raise TypeError(f"inputs are {names}; bring them to one dtype with .to(dtype=...)")
-    if not floats and (cls.promotion != "mixed" or any(type(x) is float for x in arrays)):
+    if not floats and (cls.promotion in ("float", "one") or any(type(x) is float for x in arrays)):
         floats = {backend.default_dtype()}
     if not floats:
         return arrays, False                        # integers stay integers
     target = functools.reduce(np.promote_types, floats)
-    half = target == HALF and all(isinstance(array, np.ndarray) for array in arrays if is_array(array))
+    host = all(isinstance(array, np.ndarray) for array in arrays if is_array(array))
+    half = target == HALF and (host or cls.wide_result)
     work = SINGLE if half else target
     return [array.astype(work) if is_array(array) and array.dtype != target or half and is_array(array) else array
             for array in arrays], half
@@ -60,8 +66,13 @@ def explain(name, error, arrays):
     devices = sorted({backend.device_of(array) for array in arrays if is_array(array)})
     if len(devices) > 1:
         return TypeError(f"{name}: inputs are on {' and '.join(devices)}; move one with .to(device)")
-    axis = isinstance(error, np.exceptions.AxisError)               # both a ValueError and an IndexError: a wrong argument
-    kind = TypeError if isinstance(error, TypeError) else IndexError if isinstance(error, IndexError) and not axis \
-        else ValueError
+    if isinstance(error, FloatingPointError):
+        kind = FloatingPointError                                       # somebody asked NumPy for it
+    elif isinstance(error, (TypeError, AttributeError)):
+        kind = TypeError
+    elif isinstance(error, IndexError) and not isinstance(error, np.exceptions.AxisError):
+        kind = IndexError
+    else:
+        kind = ValueError
     shapes = ", ".join(str(array.shape) if is_array(array) else repr(array) for array in arrays if array is not None)
     return kind(f"{name}: {error} [inputs {shapes}]")

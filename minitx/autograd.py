@@ -5,6 +5,8 @@ what its backward asked to keep, and for each input where the gradient is to go:
 ``Tensor.backward`` visits the nodes newest first, so each has its whole gradient when its turn comes.
 """
 import contextlib
+import functools
+import inspect
 import itertools
 import re
 import threading
@@ -12,13 +14,17 @@ import threading
 import numpy as np
 
 from minitx import backend
-from minitx.arguments import EXPLAINED, WEAK, bare, explain, promote, raw
+from minitx.arguments import EXPLAINED, WEAK, as_tensor, bare, explain, promote, raw
 from minitx.backend import DOUBLE, HALF, SINGLE, is_array, xp_of
 from minitx.tensor import Tensor
 
 
+__all__ = ["Op", "Tensor", "as_tensor", "backward", "no_grad", "unbroadcast"]
+
+
 class _Mode(threading.local):
     recording = True
+    outer = ()                          # what recording was outside each no_grad that this thread is in
 
 
 _mode = _Mode()
@@ -28,16 +34,29 @@ class no_grad(contextlib.ContextDecorator):
     """Inside it nothing is recorded: ``with no_grad():`` or ``@no_grad()``. Per thread, and undone by an exception too."""
 
     def __enter__(self):
-        self.outer = getattr(self, "outer", ()) + (_mode.recording,)    # a stack: one instance may be entered again
+        _mode.outer += (_mode.recording,)
         _mode.recording = False
         return self
 
     def __exit__(self, *error):
-        *rest, _mode.recording = self.outer
-        self.outer = tuple(rest)
+        *outer, _mode.recording = _mode.outer
+        _mode.outer = tuple(outer)
 
-    def _recreate_cm(self):
-        return type(self)()                                             # each call of a decorated function has its own
+    def __call__(self, function):
+        """The function, or generator function, with nothing recorded while it runs."""
+        if not inspect.isgeneratorfunction(function):
+            return super().__call__(function)
+
+        @functools.wraps(function)
+        def generate(*inputs, **options):
+            generator = function(*inputs, **options)
+            while True:
+                with self:
+                    item = next(generator, _mode)
+                if item is _mode:
+                    return
+                yield item                                              # here the caller's own mode holds
+        return generate
 
 
 class Op:
@@ -49,12 +68,12 @@ class Op:
 
     broadcasts    the inputs broadcast against each other: the engine sums each gradient back to its input's shape
     promotion     None: arrays come as they are. "mixed": integers beside floats become floats. "float": all become floats.
-                  "one": as "float", and two different float dtypes are a TypeError. Except with None, float16 on the CPU
-                  is computed in float32 and rounded once
+                  "same" and "one": as these two, and two different float dtypes are a TypeError. Except with None, float16
+                  on the CPU is computed in float32 and rounded once
     wide_result   a float16 op's result stays float32 (losses)
     """
 
-    __slots__ = ("needs", "parents", "order", "outputs", "half", "__dict__", "__weakref__")
+    __slots__ = ("needs", "_parents", "_order", "_outputs", "_half", "__dict__", "__weakref__")
     broadcasts = False
     promotion: str | None = None
     wide_result = False
@@ -83,7 +102,7 @@ class Op:
                 array = x.data
                 wanted = wanted or x.requires_grad
             else:
-                array = raw(cls, x)
+                array = raw(cls.name, x, weak=cls.promotion in _MIXED and cls.broadcasts)
             arrays.append(array)
             if array.__class__ not in WEAK and array.dtype is not dtype:
                 uniform = dtype is None and (array.dtype is SINGLE or array.dtype is DOUBLE)
@@ -92,62 +111,76 @@ class Op:
             options = {name: bare(value) for name, value in options.items()}
 
         op = cls.__new__(cls)
-        op.half, op.parents, op.needs = False, None, _NOTHING
+        op._half, op._parents, op.needs = False, None, _NOTHING
         recorded = wanted and _mode.recording
         if recorded:
-            op.needs, op.parents = needs, parents = [], []
+            op.needs, op._parents = needs, parents = [], []
             for x in inputs:
                 needed = isinstance(x, Tensor) and x.requires_grad
                 needs.append(needed)
                 node = x.node if needed else None
                 parents.append(None if not needed else (node, x.index, x.data.shape, x.data.dtype) if node is not None
                                else (x, x.version, x.data.shape, x.data.dtype))
-            op.order = next(_clock)
+            op._order = next(_clock)
         try:
             if cls.promotion and not (uniform and dtype):
-                arrays, op.half = promote(cls, arrays)
+                arrays, op._half = promote(cls, arrays)
             result = op.forward(*arrays, **options)
         except EXPLAINED as error:
             raise explain(cls.name, error, arrays) from error
-        op.outputs = len(result) if type(result) is tuple else 1
+        if recorded:
+            for array in arrays:
+                if result is array:
+                    result = result.view()                              # an output may become read-only, an input not
+        op._outputs = len(result) if type(result) is tuple else 1
         if type(result) is tuple:
             return tuple(op._wrap(array, i, recorded) for i, array in enumerate(result))
         return op._wrap(result, 0, recorded)
 
     def _wrap(self, array, index, recorded):
         """A Tensor around one output. NumPy made a scalar of a 0-d result: it becomes an array again."""
-        if isinstance(array, np.generic):
-            array = np.asarray(array)
-        if self.half and not self.wide_result:
+        if not isinstance(array, np.ndarray):
+            array = self._as_array(array)
+        if self._half and not self.wide_result:
             array = array.astype(HALF)
         tensor = Tensor.__new__(Tensor)
         tensor.data, tensor.grad, tensor.requires_grad = array, None, recorded
         tensor.node, tensor.index, tensor.version = (self if recorded else None), index, 0
         if recorded:
-            for saved in self.__dict__.values():    # backward will read it again: nobody may edit it meanwhile
-                if saved is array or getattr(saved, "base", None) is array or array.base is saved is not None:
-                    backend.read_only(array)
+            for saved in self.__dict__.values():
+                if saved is not None and (saved is array or saved is array.base or getattr(saved, "base", None) is array):
+                    backend.read_only(array)        # backward will read it again: nobody may edit it meanwhile
         return tensor
+
+    def _as_array(self, result):
+        if isinstance(result, np.generic):
+            return np.asarray(result)
+        if not is_array(result):
+            raise TypeError(f"{self.name}: forward must return an array or a tuple of arrays, got {type(result).__name__}")
+        return result
 
     def _pull(self, gradients):
         """Run backward; yield, for every input that wants one: where it goes, the gradient, whether a leaf may keep it."""
-        if self.half:
+        if self._half:
             gradients = [None if g is None else g.astype(SINGLE, copy=False) for g in gradients]
         try:
             results = self.backward(*gradients)
         except EXPLAINED as error:
             raise explain(f"{self.name}, backward", error, [g for g in gradients if g is not None]) from error
-        if type(results) is not tuple or len(results) != len(self.parents):
+        if type(results) is not tuple or len(results) != len(self._parents):
             got = f"{len(results)} entries" if type(results) is tuple else f"a {type(results).__name__}"
-            raise TypeError(f"{self.name}, backward: must return a tuple of {len(self.parents)} entries, one for each "
+            raise TypeError(f"{self.name}, backward: must return a tuple of {len(self._parents)} entries, one for each "
                             f"positional input (`return dx,` with the comma for one); got {got}")
-        for i, (parent, result) in enumerate(zip(self.parents, results)):
+        for i, (parent, result) in enumerate(zip(self._parents, results)):
             if parent is None:
                 continue
             to, index, shape, dtype = parent
             if result is None:
                 raise RuntimeError(f"{self.name}, backward: input {i} wants a gradient and got None")
             g = np.asarray(result) if isinstance(result, np.generic) else result
+            if not is_array(g) or g.dtype.kind != "f":
+                raise TypeError(f"{self.name}, backward: gradient {i} must be a float array, got "
+                                f"{g.dtype if is_array(g) else type(g).__name__}")
             if g.shape != shape and self.broadcasts:
                 g = unbroadcast(g, shape)
             if g.shape != shape:
@@ -167,11 +200,13 @@ class Op:
 
     def _free(self):
         """Let go of everything saved, and of the graph behind."""
-        self.parents = None
+        self._parents = None
         self.__dict__.clear()
 
 
 _EVERYTHING, _NOTHING = (True,) * 64, (False,) * 64
+_MIXED = ("mixed", "float")
+_depositing = threading.Lock()
 _clock = itertools.count()
 
 
@@ -201,6 +236,10 @@ def backward(tensor, gradient=None):
     gradient = gradient.data if isinstance(gradient, Tensor) else gradient
     if not is_array(gradient):
         gradient = backend.like(backend.make_array(gradient, tensor.dtype), tensor.data)
+    if backend.device_of(gradient) != tensor.device:
+        raise TypeError(f"backward: the gradient is on {backend.device_of(gradient)}, the Tensor on {tensor.device}; "
+                        "move one with .to(device)")
+    backend.check_dtype(gradient.dtype)
     if gradient.shape != tensor.shape:
         raise ValueError(f"backward: the gradient has shape {gradient.shape}, the Tensor {tensor.shape}")
     _walk(tensor, gradient.astype(tensor.dtype, copy=False))
@@ -214,9 +253,9 @@ def _reachable(root):
     found, stack = {root}, [root]
     while stack:
         op = stack.pop()
-        if op.parents is None:
+        if op._parents is None:
             raise RuntimeError("backward: this graph was freed by an earlier backward; run the forward again")
-        for parent in op.parents:
+        for parent in op._parents:
             if parent is None:
                 continue
             source, number = parent[:2]
@@ -227,7 +266,7 @@ def _reachable(root):
             elif source not in found:
                 found.add(source)
                 stack.append(source)
-    return sorted(found, key=lambda op: op.order)
+    return sorted(found, key=lambda op: op._order)
 
 
 def _walk(root, gradient):
@@ -242,7 +281,7 @@ def _walk(root, gradient):
     ops = _reachable(root.node)
     while ops:
         op = ops.pop()                              # popped, so that what it saved is gone before the next one runs
-        gradients = [waiting.pop((op, i), (None,))[0] for i in range(op.outputs)]
+        gradients = [waiting.pop((op, i), (None,))[0] for i in range(op._outputs)]
         for key, g, mine in op._pull(gradients):
             entry = waiting.get(key)
             if entry is None:
@@ -260,7 +299,8 @@ def _deposit(leaf, g, mine):
     """Add g to leaf.grad. A leaf's gradient is its own memory: somebody may clip it in place."""
     if leaf.data.dtype.kind != "f":
         raise TypeError(f"backward: a leaf of {leaf.dtype} cannot hold gradients")
-    if leaf.grad is None:
-        leaf.grad = g if mine else g.copy()
-    else:
-        leaf.grad += g
+    with _depositing:                   # two threads may reach one leaf
+        if leaf.grad is None:
+            leaf.grad = g if mine else g.copy()
+        else:
+            leaf.grad += g

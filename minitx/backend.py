@@ -55,15 +55,31 @@ def xp_of(x):
     """numpy or cupy, whichever owns array x."""
     if isinstance(x, (np.ndarray, np.generic)):
         return np
+    if not is_array(x):
+        raise TypeError(f"expected an array, got {type(x).__name__}")
     return require_cupy()
 
 
 def check_dtype(dtype):
     """The NumPy dtype of that name. TypeError for one that is no float, integer or bool."""
     dtype = np.dtype(dtype)
-    if dtype.kind not in "fiub":
-        raise TypeError(f"a Tensor holds floats, integers or bools, not {dtype}")
+    if dtype.kind not in "fiub" or dtype.kind == "f" and dtype.itemsize > 8:
+        raise TypeError(f"a Tensor holds floats up to float64, integers or bools, not {dtype}")
     return dtype
+
+
+def plain(x):
+    """Array x as a plain one, in this machine's byte order: np.matrix and np.memmap would go their own ways.
+
+    TypeError for a masked array, whose mask would be lost, and for what check_dtype refuses.
+    """
+    if type(x) is np.ndarray and x.dtype.isnative:
+        check_dtype(x.dtype)
+        return x
+    if hasattr(x, "mask"):
+        raise TypeError("a masked array would lose its mask: fill it first, x.filled(0)")
+    check_dtype(x.dtype)
+    return np.asarray(x, x.dtype.newbyteorder("=")) if isinstance(x, np.ndarray) else x
 
 
 def is_array(x):
@@ -97,6 +113,8 @@ def check_device(device):
 
 def to_device(x, device):
     """Array x on the device: x itself where it is there already, else a copy."""
+    if device == device_of(x):
+        return x
     device = check_device(device)
     if device == device_of(x):
         return x
@@ -145,13 +163,23 @@ def set_default_dtype(dtype):
 def default_device():
     """Where new tensors are made: what set_default_device said, else the variable MINITX_DEVICE, else "cpu"."""
     if _defaults["device"] is None:
-        set_default_device(os.environ.get("MINITX_DEVICE") or "cpu")
+        wanted = os.environ.get("MINITX_DEVICE") or "cpu"
+        try:
+            set_default_device(wanted)
+        except (ValueError, RuntimeError) as error:
+            raise type(error)(f"the environment variable MINITX_DEVICE: {error}") from None
     return _defaults["device"]
 
 
 def set_default_device(device):
-    """Set where new tensors are made: "cpu", "cuda" or "cuda:1". RuntimeError where that device cannot be had."""
-    _defaults["device"] = check_device(device)
+    """Set where new tensors are made: "cpu", "cuda" or "cuda:1". RuntimeError where that device cannot be had.
+
+    A GPU becomes CuPy's current one too, for ops work there: a model lives on the default device.
+    """
+    device = check_device("cpu" if device is None else device)
+    if device != "cpu":
+        require_cupy().cuda.Device(int(device[5:])).use()
+    _defaults["device"] = device
 
 
 def owns_data(x):
@@ -175,15 +203,15 @@ def make_array(data, dtype=None, device=None):
     """
     dtype = None if dtype is None else np.dtype(dtype)
     if is_array(data):
-        array = data.astype(dtype or data.dtype, copy=True)         # astype, so that a subclass keeps its values only
-        array = array.view(np.ndarray) if isinstance(array, np.ndarray) else array
+        data = plain(data)
+        array = data.astype(dtype or data.dtype, copy=True)
     else:
         array = np.array(data)
         if dtype is None:
-            dtype = {"f": default_dtype(), "i": LONG, "u": LONG, "b": BOOL}.get(array.dtype.kind, array.dtype)
-        if array.size == 0 and not isinstance(data, (np.generic, int, float)):
-            dtype = dtype or default_dtype()                        # an empty list: floats, as in PyTorch
-        if array.dtype.kind in "fiub":
+            dtype = {"f": default_dtype(), "i": LONG, "u": LONG}.get(array.dtype.kind, array.dtype)
+        if array.dtype.kind in "iu":
+            array = np.array(data, dtype)                           # OverflowError for what does not fit, where astype wraps
+        elif array.dtype.kind in "fb":
             array = array.astype(dtype, copy=False)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"a Tensor holds floats, integers or bools; this data is {array.dtype} "
@@ -251,8 +279,9 @@ def row_dot(a, b):
 
 
 def quiet(x):
-    """A context in which x - max x may run over to -inf and ln 0 be -inf without a warning. CuPy never warns."""
-    return np.errstate(over="ignore", divide="ignore") if xp_of(x) is np else contextlib.nullcontext()
+    """A context in which x - max x may run over to -inf, its exp under to 0, and ln 0 be -inf, all of it meant, without a
+    warning. CuPy never warns."""
+    return np.errstate(over="ignore", under="ignore", divide="ignore") if xp_of(x) is np else contextlib.nullcontext()
 
 
 def follow(ids, other):
@@ -260,6 +289,9 @@ def follow(ids, other):
     if not is_array(ids):
         ids = np.asarray(ids)
         ids = ids if ids.size else ids.astype(LONG)                 # an empty list has no dtype to speak of
+    elif device_of(ids) not in ("cpu", device_of(other)):
+        raise TypeError(f"ids, targets or a mask are on {device_of(ids)}, the tensor on {device_of(other)}; move one with "
+                        ".to(device)")
     return like(ids, other)
 
 

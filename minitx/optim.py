@@ -107,6 +107,8 @@ class Optimizer:
 
         ValueError where it does not fit these parameters; then nothing is changed.
         """
+        if not {"steps", "state", "param_groups"} <= state.keys():
+            raise ValueError(f"{self._name}: a state has steps, state and param_groups, this one {', '.join(state) or 'nothing'}")
         ours = [len(group["params"]) for group in self.param_groups]
         theirs = [len(group["params"]) for group in state["param_groups"]]
         if ours != theirs or len(state["state"]) != sum(ours):
@@ -232,8 +234,9 @@ def clip_grad_norm(params, max_norm):
     xp = xp_of(gradients[0])
     wide = [g.astype(_wide(g), copy=False) for g in gradients]
     norm = xp.asarray(xp.sqrt(sum(xp.vdot(g, g) for g in wide)))
-    factor = xp.minimum(max_norm / (norm + 1e-6), 1)            # 1e-6 is PyTorch's
-    factor = xp.where(xp.isfinite(norm), factor, 1).astype(norm.dtype)
+    finite = xp.isfinite(norm)
+    factor = xp.minimum(max_norm / (xp.where(finite, norm, 1) + 1e-6), 1)       # 1e-6 is PyTorch's
+    factor = xp.where(finite, factor, 1).astype(norm.dtype)
     for g in gradients:
         g *= factor
     return norm

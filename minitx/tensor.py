@@ -24,7 +24,7 @@ class Tensor:
 
     def __init__(self, data, requires_grad=False):
         """Wrap an array without copying it (minitx.tensor copies). Integers that require gradients: TypeError."""
-        self.data = data if is_array(data) else backend.make_array(data)
+        self.data = backend.plain(data) if is_array(data) else backend.make_array(data)
         if requires_grad and self.data.dtype.kind != "f":
             raise TypeError(f"only floats can require gradients, this Tensor is {self.data.dtype}: "
                             "a gradient would be cut to whole numbers")

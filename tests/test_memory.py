@@ -54,7 +54,7 @@ def test_ten_relus_hold_what_they_saved_and_not_every_activation(traced):
     saved, node = 0, y.node
     while node is not None:
         saved += sum(v.nbytes for v in vars(node).values() if isinstance(v, np.ndarray))
-        node = node.parents[0][0] if node.parents[0][0] is not x else None
+        node = node._parents[0][0] if node._parents[0][0] is not x else None
     assert traced() - before <= max(saved, 4 * MB) + 4 * MB + 64 * 1024
     del node
     y.backward(np.ones(MB, np.float32))

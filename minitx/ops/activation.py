@@ -68,19 +68,19 @@ class SiLU(Op):
 
         x (...)   ->   y (...)
 
-    forward       y = x g            g = sigmoid(x)
-    backward      dx = g (1 + x (1 - g)) dy
+    forward       y = x g            g = sigmoid(x)             x cut at -1000, where g is 0, or -inf * 0 would be NaN
+    backward      dx = g (1 + x (1 - g)) dy                     x cut at 1000, where 1 - g is 0
     saved         x (...)   g (...)
     """
     promotion = "float"
 
     def forward(self, x):
-        self.x, self.g = _bounded(x), sigmoid_of(x)
-        return xp_of(x).maximum(x, -_BEYOND) * self.g
+        self.x, self.g = bounded_below(x), sigmoid_of(x)
+        return self.x * self.g
 
     def backward(self, dy):
-        g = self.g
-        return g * (1 + self.x * (1 - g)) * dy,
+        x, g = bounded_above(self.x), self.g
+        return g * (1 + x * (1 - g)) * dy,
 
 
 class GELU(Op):
@@ -92,6 +92,7 @@ class GELU(Op):
                   g = P(Z < x) = (1 + erf(x / sqrt 2)) / 2              approximate="none"
                   g = (1 + tanh u) / 2 = sigmoid(2 u)                   approximate="tanh"
                   u = sqrt(2/pi) (x + 0.044715 x^3)
+                  x is cut at -1000, where g is 0, or -inf * 0 would be NaN; backward cuts it at 1000, where g' is 0
 
     backward      dx = (g + x g') dy
                   g' = exp(-x^2 / 2) / sqrt(2 pi)                       approximate="none"
@@ -104,15 +105,16 @@ class GELU(Op):
 
     def forward(self, x, *, approximate="none"):
         self.approximate = approximate
-        self.x = z = _bounded(x)
+        self.x = x = bounded_below(x)
         if approximate == "tanh":
-            self.g = sigmoid_of(2 * _ROOT_2_PI * z * (1 + _CUBIC * z * z))
+            with backend.quiet(x):
+                self.g = sigmoid_of(2 * _ROOT_2_PI * x * (1 + _CUBIC * x * x))
         else:
-            self.g = 0.5 * (1 + backend.erf(math.sqrt(0.5) * z))
-        return xp_of(x).maximum(x, -_BEYOND) * self.g
+            self.g = 0.5 * (1 + backend.erf(math.sqrt(0.5) * x))
+        return x * self.g
 
     def backward(self, dy):
-        x, g = self.x, self.g
+        x, g = bounded_above(self.x), self.g
         if self.approximate == "tanh":
             slope = 2 * _ROOT_2_PI * g * (1 - g) * (1 + 3 * _CUBIC * x * x)
         else:
@@ -125,14 +127,22 @@ _CUBIC = 0.044715
 _BEYOND = 1000.0        # here every gate is 0 or 1 to the last bit, and 0 * 1000 is 0 where 0 * inf would be NaN
 
 
-def _bounded(x):
-    return xp_of(x).clip(x, -_BEYOND, _BEYOND)
+def bounded_below(x):
+    """x where it is above -1000: the gate there is 0, and so shall x g be, for -inf too."""
+    return xp_of(x).clip(x, -_BEYOND, math.inf)
+
+
+def bounded_above(x):
+    """x where it is below 1000: the gate's slope there is 0, and so shall x g' be, for inf too."""
+    return xp_of(x).clip(x, -math.inf, _BEYOND)
 
 
 def sigmoid_of(x):
     """1 / (1 + exp(-x)) of a raw array. Where exp runs over to infinity the quotient is the 0 that is meant."""
     with backend.quiet(x):
-        return 1 / (1 + xp_of(x).exp(-x))
+        e = xp_of(x).exp(-x)
+        e += 1
+        return 1 / e
 
 
 def tanh(x):
@@ -151,14 +161,14 @@ def relu(x):
 
 
 def silu(x):
-    """x * sigmoid(x), element by element."""
+    """x * sigmoid(x), element by element. Elfwing, Uchibe and Doya 2018."""
     return SiLU.apply(x)
 
 
 def gelu(x, approximate="none"):
     """x times the normal distribution function of x; approximate="tanh" is GPT-2's closed form of it.
 
-    The two differ by up to 4.73e-4 (at |x| = 2.699). ValueError for another name.
+    Hendrycks and Gimpel 2016, section 2. The two differ by up to 4.73e-4 (at |x| = 2.699). ValueError for another name.
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")

@@ -117,12 +117,13 @@ class Pow(Op):
         return y
 
     def backward(self, dy):
-        a, b, xp = self.a, self.b, xp_of(dy)
+        xp = xp_of(dy)
+        a, b = xp.asarray(self.a, dy.dtype), xp.asarray(self.b, dy.dtype)       # one of them may be a number
         da = db = None
         if self.needs[0]:
-            da = dy * b * a ** xp.where(b == 0, 1, b - 1).astype(dy.dtype)      # b = 0: any finite power will do
+            da = xp.where(b == 0, 0, dy * b * a ** xp.where(b == 0, 1, b - 1))
         if self.needs[1]:
-            db = dy * self.y * xp.log(xp.where(a == 0, 1, a)).astype(dy.dtype)
+            db = dy * self.y * xp.log(xp.where(a == 0, 1, a))
         return da, db
 
 

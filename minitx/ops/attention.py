@@ -2,7 +2,7 @@
 import math
 
 from minitx import backend
-from minitx.autograd import Op
+from minitx.autograd import Op, as_tensor
 from minitx.backend import row_dot, xp_of
 from minitx.ops.dropout import gain_of
 from minitx.ops.select import check_bool
@@ -51,7 +51,7 @@ class Attention(Op):
             do = xp_of(p).zeros(p.shape[:-1] + v.shape[-1:], p.dtype)
         if self.needs[2]:
             dv = self.dropped().swapaxes(-1, -2) @ do                   # (..., S, D)
-        if any(self.needs[:2]) or self.needs[3]:
+        if self.needs[0] or self.needs[1] or self.needs[3]:
             ds = do @ v.swapaxes(-1, -2)                                # (..., T, S)  dw, becoming ds
             if self.keep is not None:
                 ds *= self.keep
@@ -60,10 +60,8 @@ class Attention(Op):
                 ds += dp
             ds -= row_dot(ds, p)[..., None]
             ds *= p
-            dq = ds @ k
-            dq *= self.scale
-            dk = ds.swapaxes(-1, -2) @ q
-            dk *= self.scale
+            dq = ds @ k * self.scale if self.needs[0] else None         # (..., T, K)
+            dk = ds.swapaxes(-1, -2) @ q * self.scale if self.needs[1] else None
         return dq, dk, dv, ds
 
     def dropped(self):
@@ -73,7 +71,8 @@ class Attention(Op):
 def check_shapes(q, k, v):
     """ValueError unless q (..., T, K), k (..., S, K) and v (..., S, D) fit."""
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise ValueError("needs q (..., T, K), k (..., S, K) and v (..., S, D)")
+        raise ValueError(f"{Attention.name}: needs q (..., T, K), k (..., S, K) and v (..., S, D), got {q.shape}, {k.shape} "
+                         f"and {v.shape}")
 
 
 def allowed(s, mask, is_causal, T, S):
@@ -106,10 +105,12 @@ def scaled_dot_product_attention(q, k, v, mask=None, *, bias=None, is_causal=Fal
 
     TypeError for a mask that is not bool or for two float dtypes, ValueError where shapes do not fit.
     """
-    check_bool("scaled_dot_product_attention", mask)
+    check_bool(Attention.name, mask, cure=" (True = may attend), or add a float mask to the scores with bias=")
     keep = None
     if dropout_p:
-        backend.check_probability("scaled_dot_product_attention", dropout_p)
+        backend.check_probability(Attention.name, dropout_p)
+        q, k, v = (as_tensor(Attention.name, x) for x in (q, k, v))
+        check_shapes(q, k, v)
         shape = backend.broadcast_shapes(q.shape[:-2], k.shape[:-2]) + (q.shape[-2], k.shape[-2])
         keep = backend.keep_mask(shape, dropout_p, q)
     return Attention.apply(q, k, v, bias, mask=mask, is_causal=is_causal, scale=scale, keep=keep, dropout_p=dropout_p,

@@ -1,6 +1,6 @@
 """Dropout: the draw is made by the function, the op is plain."""
 from minitx import backend
-from minitx.autograd import Op, Tensor
+from minitx.autograd import Op, as_tensor
 
 
 class Dropout(Op):
@@ -32,7 +32,9 @@ def dropout(x, p, training=True):
 
     Srivastava et al. 2014. Draws from minitx's one generator. ValueError unless 0 <= p <= 1.
     """
+    x = as_tensor("dropout", x)
+    p = float(p)
     backend.check_probability("dropout", p)
     if not training or p == 0:
-        return x if isinstance(x, Tensor) else Tensor(x)
+        return x
     return Dropout.apply(x, keep=backend.keep_mask(x.shape, p, x), p=p)

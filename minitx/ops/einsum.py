@@ -15,12 +15,12 @@ class Einsum(Op):
                   a letter that only x_i has is filled up with ones, one that it has twice lies on the diagonal
     saved         operands
     """
-    broadcasts, promotion = True, "float"
+    broadcasts, promotion = True, "same"
 
     def forward(self, *operands, equation):
         self.terms, self.result = parse(equation, operands)
         self.operands = operands
-        return xp_of(operands[0]).einsum(",".join(self.terms) + "->" + self.result, *operands)
+        return xp_of(operands[0]).einsum(",".join(self.terms) + "->" + self.result, *operands, optimize=True)
 
     def backward(self, dy):
         return tuple(self.towards(i, dy) if self.needs[i] else None for i in range(len(self.operands)))
@@ -37,11 +37,11 @@ class Einsum(Op):
                 terms.append(letter + other)
                 arrays.append(xp.eye(n, dtype=dy.dtype))
                 letter = other
-            elif not any(letter in term for term in terms):             # only in x: dy is the same all along it
-                terms.append(letter)
+            elif not any(letter in term and array.shape[term.index(letter)] == n for term, array in zip(terms, arrays)):
+                terms.append(letter)                                    # as long in x alone: dy is the same all along it
                 arrays.append(xp.ones(n, dy.dtype))
             target += letter
-        return xp.einsum(",".join(terms) + "->" + target, *arrays)
+        return xp.einsum(",".join(terms) + "->" + target, *arrays, optimize=True)
 
 
 def parse(equation, operands):
@@ -68,6 +68,6 @@ def parse(equation, operands):
 def einsum(equation, *operands):
     """NumPy's einsum, differentiable: "bij,bjk->bik", implicit results, repeated letters and ... included.
 
-    ValueError where terms and shapes do not fit.
+    ValueError where terms and shapes do not fit, TypeError where two float dtypes meet.
     """
     return Einsum.apply(*operands, equation=equation)

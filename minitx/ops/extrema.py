@@ -1,7 +1,7 @@
 """The largest, the smallest, and the smooth largest along axes."""
 from minitx.autograd import Op
 from minitx.backend import quiet, xp_of
-from minitx.ops.reduce import axes_of, axis_of, spread
+from minitx.ops.reduce import axes_of, as_tuple, spread
 
 
 class Max(Op):
@@ -73,8 +73,8 @@ class Logsumexp(Op):
 
 
 def finite_or_zero(m):
-    """m, with 0 for -inf: -inf - -inf would be NaN, where exp(-inf - 0) is the 0 that is meant."""
-    return xp_of(m).where(m == -float("inf"), 0, m).astype(m.dtype)
+    """m, with 0 for what is not finite: -inf - -inf would be NaN, where exp(-inf - 0) is the 0 that is meant."""
+    return xp_of(m).where(xp_of(m).isfinite(m), m, 0).astype(m.dtype)
 
 
 def shared(chosen, dy, axis):
@@ -84,14 +84,14 @@ def shared(chosen, dy, axis):
 
 def max(x, axis=None, keepdims=False):
     """The largest values of x along axis (values only). Ties share the gradient. ValueError where there is nothing."""
-    return Max.apply(x, axis=axis_of(axis), keepdims=keepdims)
+    return Max.apply(x, axis=as_tuple(axis), keepdims=keepdims)
 
 
 def min(x, axis=None, keepdims=False):
     """The smallest values of x along axis (values only). Ties share the gradient. ValueError where there is nothing."""
-    return Min.apply(x, axis=axis_of(axis), keepdims=keepdims)
+    return Min.apply(x, axis=as_tuple(axis), keepdims=keepdims)
 
 
 def logsumexp(x, axis=None, keepdims=False):
     """ln sum exp x along axis, without overflow; a row of -inf gives -inf with zero gradient."""
-    return Logsumexp.apply(x, axis=axis_of(axis), keepdims=keepdims)
+    return Logsumexp.apply(x, axis=as_tuple(axis), keepdims=keepdims)

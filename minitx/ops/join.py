@@ -81,6 +81,8 @@ def split(x, indices_or_sections, axis=0):
 
     ValueError where equal pieces do not come out even.
     """
+    if isinstance(indices_or_sections, int) and indices_or_sections < 1:
+        raise ValueError(f"split: at least one piece must come out, got {indices_or_sections}")
     return Split.apply(x, sections=indices_or_sections, axis=axis)
 
 

@@ -1,4 +1,6 @@
 """Matrix products: matmul as NumPy defines it, and the linear layer as one op."""
+import math
+
 from minitx.autograd import Op
 from minitx.backend import xp_of
 
@@ -13,7 +15,7 @@ class Matmul(Op):
     backward      da = dy b'      db = a' dy            ' = transposed
     saved         a (..., M, K)   b (..., K, N)
     """
-    broadcasts, promotion = True, "one"
+    broadcasts, promotion = True, "same"
 
     def forward(self, a, b):
         self.row, self.column = a.ndim == 1, b.ndim == 1
@@ -29,7 +31,8 @@ class Matmul(Op):
             dy = dy[..., None, :]                           # (..., 1, N)
         da = db = None
         if self.needs[0]:
-            da = dy @ b.swapaxes(-1, -2)                    # (..., M, K); a row's axis M is summed away by the engine
+            da = dy @ b.swapaxes(-1, -2)                    # (..., M, K)
+            da = da[..., 0, :] if self.row else da
         if self.needs[1]:
             db = a.swapaxes(-1, -2) @ dy                    # (..., K, N)
             db = db[..., 0] if self.column else db
@@ -55,7 +58,7 @@ class Linear(Op):
         if bias is not None and bias.shape != weight.shape[:1]:
             raise ValueError("bias must have shape (out,)")
         self.lead = x.shape[:-1]
-        self.x = x.reshape(-1, x.shape[-1]) if x.shape[-1] else x.reshape(_rows(x), 0)
+        self.x = x.reshape(math.prod(self.lead), x.shape[-1])
         self.weight = weight
         y = self.x @ weight.T
         if bias is not None:
@@ -72,14 +75,6 @@ class Linear(Op):
         if self.needs[2]:
             db = xp_of(dy).ones(len(dy), dy.dtype) @ dy     # a product adds columns up faster than sum does
         return dx, dw, db
-
-
-def _rows(x):
-    """How many rows x has: reshape cannot find out with -1 where a row is empty."""
-    n = 1
-    for length in x.shape[:-1]:
-        n *= length
-    return n
 
 
 def matmul(a, b):

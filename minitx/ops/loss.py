@@ -2,6 +2,7 @@
 from minitx import backend
 from minitx.autograd import Op
 from minitx.backend import quiet, xp_of
+from minitx.ops.extrema import finite_or_zero
 
 
 class CrossEntropy(Op):
@@ -11,6 +12,7 @@ class CrossEntropy(Op):
 
     forward       p = softmax(x)
                   loss = -(1 - a) ln p[target] - a <ln p>       a = label_smoothing, <.> = mean over V
+                                                                finite for finite logits, however far apart
                   y = sum of losses / n                         n = how many targets are not ignore_index
     backward      dx = (p - (1 - a) onehot(target) - a / V) dy / n      0 for an ignored row
     saved         p (N, V)   targets (N,)   counted (N,) bool
@@ -29,16 +31,17 @@ class CrossEntropy(Op):
         self.counted = targets != ignore_index
         backend.check_index(targets[self.counted], V)
         self.targets = xp.where(self.counted, targets, 0)
+        self.n = max(int(self.counted.sum()), 1) if reduction == "mean" else 1
         if not x.size:
             self.p = x.copy()
             return xp.zeros(self.shape[:-1] if reduction == "none" else (), x.dtype)
         with quiet(x):
-            self.p = x - x.max(axis=-1, keepdims=True)                  # (N, V)  centred, becoming p
-            mean = self.p.mean(axis=-1) if label_smoothing else 0
+            self.p = x - finite_or_zero(x.max(axis=-1, keepdims=True))  # (N, V)  centred, becoming p
         rows = xp.arange(len(x)), self.targets
-        lowest = xp.where(x[rows] == -float("inf"), -float("inf"), xp.finfo(x.dtype).min)
-        right = xp.maximum(self.p[rows], lowest)                        # finite logits, finite loss
-        xp.exp(self.p, out=self.p)
+        right = representable(self.p[rows], x[rows])
+        mean = (representable(self.p, x) / V).sum(axis=-1) if label_smoothing else 0
+        with quiet(x):
+            xp.exp(self.p, out=self.p)
         total = self.p.sum(axis=-1)
         self.p /= total[:, None]
         loss = xp.log(total) - (1 - label_smoothing) * right - label_smoothing * mean
@@ -46,7 +49,7 @@ class CrossEntropy(Op):
         if reduction == "none":
             return loss.reshape(self.shape[:-1])
         with quiet(x):
-            return (loss / self.divisor()).sum()                        # divided first: a mean of finite losses is finite
+            return (loss / self.n).sum()                                # divided first: a mean of finite losses is finite
 
     def backward(self, dy):
         dx, a, xp = self.p, self.smoothing, xp_of(dy)
@@ -55,12 +58,15 @@ class CrossEntropy(Op):
             dx -= a / dx.shape[-1]
         dx[rows, self.targets] -= 1 - a
         dy = dy.reshape(-1) if self.reduction == "none" else dy
-        dx *= xp.broadcast_to(dy / self.divisor(), rows.shape)[:, None]
+        dx *= xp.broadcast_to(dy / self.n, rows.shape)[:, None]
         dx[~self.counted] = 0
         return dx.reshape(self.shape),
 
-    def divisor(self):
-        return max(int(self.counted.sum()), 1) if self.reduction == "mean" else 1
+
+def representable(c, x):
+    """c = x - max x, but where a finite x ran over to -inf the lowest finite number: finite logits, finite loss."""
+    xp, inf = xp_of(x), float("inf")
+    return xp.maximum(c, xp.where(x == -inf, -inf, xp.finfo(x.dtype).min).astype(x.dtype))
 
 
 def cross_entropy(logits, targets, ignore_index=-100, label_smoothing=0.0, reduction="mean"):
@@ -75,6 +81,7 @@ def cross_entropy(logits, targets, ignore_index=-100, label_smoothing=0.0, reduc
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"cross_entropy: reduction is 'mean', 'sum' or 'none', not {reduction!r}")
+    label_smoothing = float(label_smoothing)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"cross_entropy: label_smoothing lies between 0 and 1, got {label_smoothing}")
     return CrossEntropy.apply(logits, targets=targets, ignore_index=ignore_index, label_smoothing=label_smoothing,

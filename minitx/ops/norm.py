@@ -36,7 +36,7 @@ class LayerNorm(Op):
 
     def backward(self, dy):
         xhat, C = self.xhat, max(self.xhat.shape[-1], 1)
-        dgamma, dbeta = parameter_gradients(xhat, dy)
+        dgamma, dbeta = parameter_gradients(xhat, dy) if any(self.needs[1:]) else (None, None)
         dx = dy * (1 if self.gamma is None else self.gamma)             # g, becoming dx
         scale = row_dot(dx, xhat)[..., None] / C
         dx -= dx.sum(axis=-1, keepdims=True) / C
@@ -70,7 +70,7 @@ class RMSNorm(Op):
 
     def backward(self, dy):
         xhat, C = self.xhat, max(self.xhat.shape[-1], 1)
-        dgamma, _ = parameter_gradients(xhat, dy)
+        dgamma = parameter_gradients(xhat, dy)[0] if self.needs[1] else None
         dx = dy * (1 if self.gamma is None else self.gamma)             # g, becoming dx
         dx -= xhat * (row_dot(dx, xhat)[..., None] / C)
         dx *= self.r

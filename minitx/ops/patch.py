@@ -1,4 +1,6 @@
 """Images as sequences."""
+import numpy as np
+
 from minitx.autograd import Op
 
 
@@ -35,6 +37,6 @@ def patchify(images, patch):
     ValueError, with the numbers, where the patch does not divide the image.
     """
     pair = patch if isinstance(patch, (tuple, list)) else (patch, patch)
-    if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):
+    if len(pair) != 2 or not all(isinstance(n, (int, np.integer)) and n is not True and n > 0 for n in pair):
         raise ValueError(f"patchify: a patch is a positive whole number or a pair of them, not {patch!r}")
-    return Patchify.apply(images, patch=tuple(pair))
+    return Patchify.apply(images, patch=tuple(map(int, pair)))

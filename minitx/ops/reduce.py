@@ -2,7 +2,7 @@
 import math
 
 from minitx.autograd import Op
-from minitx.backend import xp_of
+from minitx.backend import default_dtype, xp_of
 
 
 class Sum(Op):
@@ -33,11 +33,12 @@ class Mean(Op):
     backward      dx = dy / n, repeated along the axes
     saved         nothing
     """
-    promotion = "float"
+    promotion = "mixed"
 
     def forward(self, x, *, axis=None, keepdims=False):
         self.shape, self.axis = x.shape, axis
-        return x.mean(axis=axis, keepdims=keepdims)
+        y = x.mean(axis=axis, keepdims=keepdims)
+        return y if x.dtype.kind == "f" else y.astype(default_dtype())     # of integers: exact, then rounded once
 
     def backward(self, dy):
         n = count(self.shape, self.axis)
@@ -62,7 +63,7 @@ class Var(Op):
 
     def backward(self, dy):
         n = count(self.c.shape, self.axis)
-        return self.c * (2 / n * spread(dy, self.c.shape, self.axis)),
+        return self.c * (2 * spread(dy, self.c.shape, self.axis) / n),
 
 
 class Std(Op):
@@ -135,31 +136,31 @@ def count(shape, axis):
     return math.prod(shape[i] for i in axes_of(len(shape), axis))
 
 
-def axis_of(axis):
+def as_tuple(axis):
     """A list of axes as the tuple that NumPy asks for."""
     return tuple(axis) if isinstance(axis, list) else axis
 
 
 def sum(x, axis=None, keepdims=False):
     """Sum of x along axis (an int, a tuple, or None for all), as NumPy: small integers add up in int64."""
-    return Sum.apply(x, axis=axis_of(axis), keepdims=keepdims)
+    return Sum.apply(x, axis=as_tuple(axis), keepdims=keepdims)
 
 
 def mean(x, axis=None, keepdims=False):
     """Mean of x along axis; of integers a float of the default dtype."""
-    return Mean.apply(x, axis=axis_of(axis), keepdims=keepdims)
+    return Mean.apply(x, axis=as_tuple(axis), keepdims=keepdims)
 
 
 def var(x, axis=None, keepdims=False):
     """Biased variance of x along axis (divided by n, NumPy's default, not PyTorch's), in two passes."""
-    return Var.apply(x, axis=axis_of(axis), keepdims=keepdims)
+    return Var.apply(x, axis=as_tuple(axis), keepdims=keepdims)
 
 
 def std(x, axis=None, keepdims=False):
     """Biased standard deviation of x along axis; where it is 0 the gradient is 0."""
-    return Std.apply(x, axis=axis_of(axis), keepdims=keepdims)
+    return Std.apply(x, axis=as_tuple(axis), keepdims=keepdims)
 
 
 def prod(x, axis=None, keepdims=False):
     """Product of x along axis; the gradient is right for zeros too."""
-    return Prod.apply(x, axis=axis_of(axis), keepdims=keepdims)
+    return Prod.apply(x, axis=as_tuple(axis), keepdims=keepdims)

@@ -20,13 +20,14 @@ class Rotary(Op):
     promotion = "float"
 
     def forward(self, x, *, positions, base=10000.0, interleaved=False):
-        K = x.shape[-1]
-        if K % 2:
-            raise ValueError(f"the width of x must be even to form pairs, got {K}")
-        xp = xp_of(x)
+        if x.ndim < 2 or x.shape[-1] % 2:
+            raise ValueError("x must be (..., T, K) with an even K, to form pairs")
+        xp, (T, K) = xp_of(x), x.shape[-2:]
         positions = backend.follow(positions, x)
-        if positions.ndim == 2 and x.ndim == 4:
-            positions = positions[:, None]                              # (B, 1, T): the same for every head
+        if positions.shape not in ((T,), (x.shape[0], T)):
+            raise ValueError(f"positions {positions.shape} must be (T,) or (B, T), here ({T},) or ({x.shape[0]}, {T})")
+        if positions.ndim == 2:                                         # (B, 1, ..., T): the same for every head
+            positions = positions.reshape(len(positions), *(1,) * (x.ndim - 3), T)
         angle = positions[..., None] * base ** (xp.arange(K // 2) * (-2 / max(K, 1)))    # float64: positions grow large
         self.cos, self.sin = xp.cos(angle).astype(x.dtype), xp.sin(angle).astype(x.dtype)
         self.interleaved = interleaved
@@ -46,9 +47,10 @@ class Rotary(Op):
 
 
 def rope(x, positions, base=10000.0, interleaved=False):
-    """x (..., T, K) turned by its positions (T,), or (B, T) beside x (B, T, K) or (B, H, T, K).
+    """x (..., T, K) turned by its positions (T,), or (B, T) beside x (B, ..., T, K).
 
     Su et al. 2021, "RoFormer", equations 15 and 34. The pairs are the two halves (i, i + K/2), as in Hugging Face's LLaMA
-    files, or neighbours (2i, 2i + 1) if interleaved, as in the paper and Meta's own files. ValueError for an odd K.
+    files, or neighbours (2i, 2i + 1) if interleaved, as in the paper and Meta's own files. ValueError for an odd K, or
+    positions that do not fit.
     """
     return Rotary.apply(x, positions=positions, base=base, interleaved=interleaved)

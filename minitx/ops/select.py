@@ -1,6 +1,8 @@
 """Choosing between numbers: where, masked_fill, clip, maximum, minimum."""
+import numpy as np
+
 from minitx import backend
-from minitx.autograd import Op
+from minitx.autograd import Op, Tensor
 from minitx.backend import xp_of
 
 
@@ -38,7 +40,7 @@ class MaskedFill(Op):
     def forward(self, x, *, mask, value):
         xp, x = xp_of(x), beside(x, value)
         self.mask = xp.broadcast_to(backend.follow(mask, x), x.shape)
-        return xp.where(mask, value, x)
+        return xp.where(self.mask, value, x)
 
     def backward(self, dy):
         return xp_of(dy).where(self.mask, 0, dy),
@@ -49,8 +51,8 @@ class Clip(Op):
 
         x (...)   ->   y (...)
 
-    forward       y = min(max(x, lower), upper)
-    backward      dx = dy where lower <= x <= upper, else 0
+    forward       y = x, but min where it is below and max where it is above
+    backward      dx = dy where min <= x <= max, else 0
     saved         inside (...) bool
     """
     promotion = "mixed"
@@ -58,7 +60,7 @@ class Clip(Op):
     def forward(self, x, *, min, max):
         xp, x = xp_of(x), beside(x, min, max)
         self.inside = xp.ones(x.shape, bool)
-        y = x
+        y = x.copy() if min is None and max is None else x
         if min is not None:
             self.inside &= x >= min
             y = xp.maximum(y, min)
@@ -121,28 +123,43 @@ def beside(x, *numbers):
     return x.astype(backend.default_dtype()) if x.dtype.kind != "f" and any(isinstance(n, float) for n in numbers) else x
 
 
-def check_bool(name, mask):
-    """mask, if it is bool (or None), else TypeError: a float mask could mean three different things."""
-    if mask is not None and getattr(mask, "dtype", type(mask)) != bool:
-        raise TypeError(f"{name}: mask must be bool, True = may attend or is chosen, got "
-                        f"{getattr(mask, 'dtype', type(mask).__name__)}; use mask.astype(bool), "
-                        "or add a float mask to the scores with bias=")
+def number(name, value):
+    """value as a Python number, which widens no array. TypeError for what is more than one number."""
+    value = value.data if isinstance(value, Tensor) else value
+    if backend.is_array(value) and value.ndim == 0 or isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}; for arrays use where, maximum, minimum")
+    return value
+
+
+def check_bool(name, mask, what="mask", cure=""):
+    """mask, if it is a bool array, Tensor or scalar (or None), else TypeError: a float mask could mean several things."""
+    if mask is not None and getattr(mask, "dtype", None) != bool:
+        kind = getattr(mask, "dtype", type(mask).__name__)
+        raise TypeError(f"{name}: {what} must be a bool array, got {kind}; use {what}.astype(bool){cure}")
     return mask
 
 
 def where(condition, a, b):
     """a where condition (a bool array) holds, else b; all three broadcast. TypeError for a condition that is not bool."""
-    return Where.apply(a, b, condition=check_bool("where", condition))
+    return Where.apply(a, b, condition=check_bool("where", condition, "condition"))
 
 
 def masked_fill(x, mask, value):
-    """x with `value` (a number) wherever mask (bool, broadcasts to x) is True. PyTorch's sense of the mask."""
-    return MaskedFill.apply(x, mask=check_bool("masked_fill", mask), value=value)
+    """x with `value` (a number) wherever mask (bool, broadcasts to x) is True. PyTorch's sense of the mask.
+
+    TypeError for a mask that is not bool and a value that is no number, ValueError where the mask does not broadcast to x.
+    """
+    return MaskedFill.apply(x, mask=check_bool("masked_fill", mask), value=number("masked_fill", value))
 
 
 def clip(x, min=None, max=None):
-    """x cut to min .. max (numbers; None leaves a side open). The gradient passes at the bounds themselves."""
-    return Clip.apply(x, min=min, max=max)
+    """x cut to min .. max (numbers; None leaves a side open). The gradient passes at the bounds themselves.
+
+    TypeError for a bound that is no number.
+    """
+    return Clip.apply(x, min=None if min is None else number("clip", min), max=None if max is None else number("clip", max))
 
 
 def maximum(a, b):

@@ -1,6 +1,8 @@
 """The same numbers in another arrangement: reshape, transpose, index, move."""
+import math
+
 from minitx import backend
-from minitx.autograd import Op, Tensor
+from minitx.autograd import Op, as_tensor
 from minitx.backend import xp_of
 
 
@@ -50,7 +52,7 @@ class Getitem(Op):
 
     forward       y = x[index]
     backward      dx = zeros; dx[index] += dy           an element picked twice gets both gradients
-    saved         nothing
+    saved         index
     """
 
     def forward(self, x, *, index):
@@ -64,10 +66,9 @@ class Getitem(Op):
             dx = xp.zeros(self.shape, dy.dtype)
             dx[self.index] = dy                             # slices and numbers pick nothing twice
             return dx,
-        size = 1
-        for n in self.shape:
-            size *= n
+        size = math.prod(self.shape)
         picked = xp.arange(size).reshape(self.shape)[self.index]
+        dy = dy.astype(xp.promote_types(dy.dtype, "float32"), copy=False)       # many float16 would round each time
         return backend.scatter_add(picked.ravel(), dy.ravel(), size).reshape(self.shape),
 
 
@@ -101,6 +102,7 @@ def transpose(x, *axes):
         axes = axes[0]
     elif len(axes) == 2:
         return swapaxes(x, *axes)
+    x = as_tensor("transpose", x)
     ndim = x.ndim
     order = tuple(range(ndim))[::-1] if not axes else tuple(axes)
     if not all(-ndim <= i < ndim for i in order) or sorted(i % ndim for i in order) != list(range(ndim)):
@@ -110,6 +112,7 @@ def transpose(x, *axes):
 
 def swapaxes(x, axis1, axis2):
     """x with two axes exchanged."""
+    x = as_tensor("swapaxes", x)
     ndim = x.ndim
     if not all(-ndim <= i < ndim for i in (axis1, axis2)):
         raise ValueError(f"swapaxes: axes {axis1} and {axis2} do not both exist in shape {x.shape}")
@@ -125,16 +128,11 @@ def getitem(x, index):
 
 def to(x, device=None, dtype=None):
     """x on another device ("cpu", "cuda:0") or in another dtype; x itself where nothing changes. Gradients flow back."""
-    if device is not None and dtype is None and _is_dtype(device):
-        device, dtype = None, device
+    x = as_tensor("to", x)
     device = backend.device_of(x) if device is None else backend.check_device(device)
     dtype = x.dtype if dtype is None else backend.check_dtype(dtype)
-    if (device, dtype) == (backend.device_of(x), x.dtype):
-        return x if isinstance(x, Tensor) else Tensor(x)
-    if dtype.kind != "f" and isinstance(x, Tensor):
+    if (device, dtype) == (x.device, x.dtype):
+        return x
+    if dtype.kind != "f":
         x = x.detach()                                      # nothing flows back through whole numbers
     return To.apply(x, device=device, dtype=dtype)
-
-
-def _is_dtype(x):
-    return not isinstance(x, str) or x.startswith(("float", "int", "uint", "bool"))

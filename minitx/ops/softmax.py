@@ -61,10 +61,9 @@ def probabilities(scores, axis, mask):
         xp.copyto(scores, -float("inf"), where=~backend.like(mask, scores))
     with quiet(scores):
         scores -= finite_or_zero(scores.max(axis=axis, keepdims=True))
-    xp.exp(scores, out=scores)
+        xp.exp(scores, out=scores)
     total = scores.sum(axis=axis, keepdims=True)
-    total[total == 0] = 1
-    scores /= total
+    scores /= xp.where(total == 0, 1, total)
     return scores
 
 
@@ -73,7 +72,7 @@ def softmax(x, axis=-1, mask=None):
 
     No finite x overflows or gives NaN. TypeError for a mask that is not bool.
     """
-    return Softmax.apply(x, axis=axis, mask=check_bool("softmax", mask))
+    return Softmax.apply(x, axis=axis, mask=check_bool("softmax", mask, cure=" (True = may be chosen), or add a float mask to x: in attention that is bias="))
 
 
 def log_softmax(x, axis=-1):
