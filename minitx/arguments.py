@@ -30,15 +30,16 @@ def as_tensor(name, x):
     return x if isinstance(x, Tensor) else Tensor(raw(name, x, weak=False))
 
 
-def bare(option):
+def bare(name, option):
     """An option without Tensors and NumPy scalars: the array inside, also within a tuple (an index); a Python number."""
     if isinstance(option, Tensor):
         if option.requires_grad:
-            raise TypeError("an option takes no gradient, and this Tensor requires one: use its .detach(), or arithmetic")
+            raise TypeError(f"{name}: an option takes no gradient, and this Tensor requires one: use its .detach(), or "
+                            "arithmetic on the inputs")
         return option.data
     if isinstance(option, np.generic):
         return option.item()
-    return tuple(map(bare, option)) if type(option) is tuple else option
+    return tuple(bare(name, part) for part in option) if type(option) is tuple else option
 
 
 def promote(cls, arrays):

@@ -4,9 +4,6 @@ Running an op under a Tensor that requires gradients leaves the op's instance be
 what its backward asked to keep, and for each input where the gradient is to go: the op that made that input, or the leaf.
 ``Tensor.backward`` visits the nodes newest first, so each has its whole gradient when its turn comes.
 """
-import contextlib
-import functools
-import inspect
 import itertools
 import re
 import threading
@@ -16,47 +13,11 @@ import numpy as np
 from minitx import backend
 from minitx.arguments import EXPLAINED, WEAK, as_tensor, bare, explain, promote, raw
 from minitx.backend import DOUBLE, HALF, SINGLE, is_array, xp_of
+from minitx.recording import mode, no_grad
 from minitx.tensor import Tensor
 
 
 __all__ = ["Op", "Tensor", "as_tensor", "backward", "no_grad", "unbroadcast"]
-
-
-class _Mode(threading.local):
-    recording = True
-    outer = ()                          # what recording was outside each no_grad that this thread is in
-
-
-_mode = _Mode()
-
-
-class no_grad(contextlib.ContextDecorator):
-    """Inside it nothing is recorded: ``with no_grad():`` or ``@no_grad()``. Per thread, and undone by an exception too."""
-
-    def __enter__(self):
-        _mode.outer += (_mode.recording,)
-        _mode.recording = False
-        return self
-
-    def __exit__(self, *error):
-        *outer, _mode.recording = _mode.outer
-        _mode.outer = tuple(outer)
-
-    def __call__(self, function):
-        """The function, or generator function, with nothing recorded while it runs."""
-        if not inspect.isgeneratorfunction(function):
-            return super().__call__(function)
-
-        @functools.wraps(function)
-        def generate(*inputs, **options):
-            generator = function(*inputs, **options)
-            while True:
-                with self:
-                    item = next(generator, _mode)
-                if item is _mode:
-                    return
-                yield item                                              # here the caller's own mode holds
-        return generate
 
 
 class Op:
@@ -108,11 +69,11 @@ class Op:
                 uniform = dtype is None and (array.dtype is SINGLE or array.dtype is DOUBLE)
                 dtype = array.dtype
         if options:
-            options = {name: bare(value) for name, value in options.items()}
+            options = {key: bare(cls.name, value) for key, value in options.items()}
 
         op = cls.__new__(cls)
         op._half, op._parents, op.needs = False, None, _NOTHING
-        recorded = wanted and _mode.recording
+        recorded = wanted and mode.recording
         if recorded:
             op.needs, op._parents = needs, parents = [], []
             for x in inputs:

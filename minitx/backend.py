@@ -9,6 +9,8 @@ import os
 
 import numpy as np
 
+from minitx import special
+
 HALF, SINGLE, DOUBLE = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 LONG, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 
@@ -305,11 +307,11 @@ def check_index(ids, n):
 
 
 def checked_index(index, x):
-    """An index for x[index]. NumPy checks bounds by itself; CuPy wraps silently, and wants its arrays on the device."""
-    if isinstance(x, np.ndarray):
-        return index
+    """An index for x[index], its arrays where x is. NumPy checks bounds by itself, CuPy would wrap silently."""
     parts = [follow(part, x) if isinstance(part, list) or is_array(part) else part
              for part in (index if isinstance(index, tuple) else (index,))]
+    if isinstance(x, np.ndarray):
+        return tuple(parts)
     axis, taken = 0, sum(_axes_taken(part) for part in parts)
     for part in parts:
         if part is Ellipsis:
@@ -330,60 +332,18 @@ def _axes_taken(part):
 
 
 def scatter_add(index, values, n):
-    """Add up the rows of `values` that share an index. index (N,), values (N, C) -> (n, C)
-
-    np.add.at does this one element at a time. Here the rows are sorted by index; then either each index sums its own
-    segment, or the first, second, third ... row of every index are added together: whichever needs fewer calls.
-    """
-    out = xp_of(values).zeros((n,) + values.shape[1:], values.dtype)
-    if not isinstance(values, np.ndarray) or values.ndim == 1:
-        xp_of(values).add.at(out, index, values)                    # one dimension: NumPy's own fast path
-        return out
-    if not len(index):
-        return out
-    order = np.argsort(index, kind="stable")
-    index, values = index[order], values[order]
-    starts = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))
-    counts = np.diff(starts, append=len(index))
-    if len(starts) <= counts.max():
-        for start, count in zip(starts.tolist(), counts.tolist()):
-            np.add.reduce(values[start:start + count], axis=0, out=out[index[start]])
-        return out
-    for rank in range(counts.max()):
-        rows = starts[counts > rank] + rank
-        out[index[rows]] += values[rows]                            # no index twice within one rank
+    """Add up the rows of `values` that share an index. index (N,), values (N, C) or (N,) -> (n, C) or (n,)"""
+    xp = xp_of(values)
+    if xp is np and values.ndim > 1:
+        return special.scatter_add(index, values, n)
+    out = xp.zeros((n,) + values.shape[1:], values.dtype)
+    xp.add.at(out, index, values)                                   # for one number a row NumPy has a fast road itself
     return out
 
 
-# erf after W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969), 631-637.
-_NEAR = ((1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2,
-          3.20937758913846947e3),
-         (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3))
-_FAR = ((2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
-         2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
-         1.23033935479799725e3),
-        (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
-         3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3))
-
-
-def _ratio(coefficients, t):
-    """A quotient of two polynomials in t, highest power first (Horner)."""
-    above, below = (functools.reduce(lambda total, c: total * t + c, tail, t * 0 + head)
-                    for head, *tail in coefficients)
-    return above / below
-
-
 def erf(x):
-    """The error function 2/sqrt(pi) * integral of exp(-t^2) from 0 to x, to the last bits of x's dtype.
-
-    Near zero x times a quotient in x^2, elsewhere 1 - exp(-x^2) times a quotient in |x|. Beyond 6 it is 1 in float64.
-    """
-    if xp_of(x) is not np:
-        from cupyx.scipy.special import erf as cupy_erf
-        return cupy_erf(x)
-    size = np.minimum(np.abs(x), 6)
-    near = size <= 0.46875
-    small = np.where(near, size, 0)                                 # each branch sees only what it is good for
-    large = np.where(near, 1, size)
-    y = np.where(near, small * _ratio(_NEAR, small * small), 1 - np.exp(-large * large) * _ratio(_FAR, large))
-    return np.copysign(y, x)
+    """The error function of array x, which NumPy lacks."""
+    if xp_of(x) is np:
+        return special.erf(x)
+    from cupyx.scipy.special import erf as cupy_erf
+    return cupy_erf(x)

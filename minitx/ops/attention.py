@@ -36,7 +36,7 @@ class Attention(Op):
         T, S = q.shape[-2], k.shape[-2]
         self.q, self.k, self.v = q, k, v
         self.scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
-        self.keep, self.gain = keep, gain_of(dropout_p)
+        self.keep, self.gain = None if keep is None else backend.follow(keep, q), gain_of(dropout_p)
         s = (q * self.scale) @ k.swapaxes(-1, -2)                       # (..., T, S)  q is smaller to scale than s
         if bias is not None:
             s = s + bias
@@ -78,6 +78,7 @@ def check_shapes(q, k, v):
 def allowed(s, mask, is_causal, T, S):
     """Which keys each query may see: mask and the causal rule together, as bool that broadcasts to s; None for all."""
     if mask is not None:
+        mask = backend.follow(mask, s)
         if mask.ndim == 3 and s.ndim == 4:
             mask = mask[:, None]                                        # (B, T, S): the same for every head
         if mask.ndim == 0 or mask.shape[-1] != S:
@@ -85,7 +86,7 @@ def allowed(s, mask, is_causal, T, S):
     if is_causal:
         xp = xp_of(s)
         causal = xp.arange(S) <= xp.arange(T)[:, None] + (S - T)        # the last query sees the last key
-        mask = causal if mask is None else backend.like(mask, s) & causal
+        mask = causal if mask is None else mask & causal
     return mask
 
 

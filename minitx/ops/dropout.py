@@ -15,8 +15,8 @@ class Dropout(Op):
     promotion = "float"
 
     def forward(self, x, *, keep, p):
-        self.keep, self.gain = keep, gain_of(p)
-        return x * keep * self.gain
+        self.keep, self.gain = backend.follow(keep, x), gain_of(p)
+        return x * self.keep * self.gain
 
     def backward(self, dy):
         return dy * self.keep * self.gain,

@@ -58,7 +58,7 @@ def probabilities(scores, axis, mask):
         return scores
     xp = xp_of(scores)
     if mask is not None:
-        xp.copyto(scores, -float("inf"), where=~backend.like(mask, scores))
+        xp.copyto(scores, -float("inf"), where=~backend.follow(mask, scores))
     with quiet(scores):
         scores -= finite_or_zero(scores.max(axis=axis, keepdims=True))
         xp.exp(scores, out=scores)
@@ -72,7 +72,8 @@ def softmax(x, axis=-1, mask=None):
 
     No finite x overflows or gives NaN. TypeError for a mask that is not bool.
     """
-    return Softmax.apply(x, axis=axis, mask=check_bool("softmax", mask, cure=" (True = may be chosen), or add a float mask to x: in attention that is bias="))
+    check_bool("softmax", mask, cure=" (True = may be chosen), or add a float mask to x: in attention that is bias=")
+    return Softmax.apply(x, axis=axis, mask=mask)
 
 
 def log_softmax(x, axis=-1):

@@ -1,0 +1,85 @@
+"""What NumPy itself lacks or does slowly: the error function, and adding up rows by index. Host arrays alone."""
+import functools
+
+import numpy as np
+
+BLOCK = 1 << 15         # elements at a time: what they need fits the second-level cache
+
+# W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969), 631-637: numerator and
+# denominator, highest power first, in x^2 up to |x| = 0.46875 and in |x| beyond.
+_NEAR = ((1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2,
+          3.20937758913846947e3),
+         (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3))
+_FAR = ((2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
+         2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
+         1.23033935479799725e3),
+        (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+         3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3))
+# For float32 one quotient in x^2 does up to |x| = 4, where erf rounds to 1: fitted here, weighted least squares on
+# Chebyshev points until the relative error was level at 2.5e-8.
+_SINGLE = ((1.98681264e-06, 0.000284563836, 0.00388321984, 0.0531013546, 0.193542062, 1.12837914),
+           (3.74203864e-05, 0.00118554264, 0.0152069981, 0.115348766, 0.504854742, 1.0))
+
+
+def erf(x):
+    """2/sqrt(pi) * integral of exp(-t^2) from 0 to x, of an array: to 5e-16 relative in float64, 4e-7 in float32."""
+    x = np.asarray(x)
+    flat, y = x.ravel(), np.empty(x.size, x.dtype)
+    road = _erf_single if x.dtype == np.float32 else _erf_double
+    for i in range(0, x.size, BLOCK):
+        road(flat[i:i + BLOCK], y[i:i + BLOCK])
+    return y.reshape(x.shape)
+
+
+def _erf_single(x, y):
+    z = np.clip(x, -4, 4)
+    np.clip(z * _ratio(_SINGLE, z * z), -1, 1, out=y)
+    y[x >= 4], y[x <= -4] = 1, -1
+
+
+def _erf_double(x, y):
+    """Near zero x times a quotient in x^2, elsewhere 1 - exp(-x^2) times a quotient in |x|. Beyond 6 it is 1."""
+    size = np.minimum(np.abs(x), 6)
+    near = size <= 0.46875
+    small, large = np.where(near, size, 0), np.where(near, 1, size)     # each road sees only what it is good for
+    np.copyto(y, 1 - np.exp(-large * large) * _ratio(_FAR, large))
+    np.copyto(y, small * _ratio(_NEAR, small * small), where=near)
+    np.copysign(y, x, out=y)
+
+
+def _ratio(coefficients, t):
+    """A quotient of two polynomials in t (Horner)."""
+    above, below = (functools.reduce(lambda total, c: _step(total, t, c), rest, np.full_like(t, first))
+                    for first, *rest in coefficients)
+    above /= below
+    return above
+
+
+def _step(total, t, c):
+    total *= t
+    total += c
+    return total
+
+
+def scatter_add(index, values, n):
+    """Add up the rows of `values` that share an index. index (N,), values (N, C) -> (n, C)
+
+    np.add.at does this one element at a time. Here the rows are sorted by index; then either each index sums its own
+    segment, or the first, second, third ... row of every index are added together: whichever needs fewer calls. Measured
+    against np.add.at (float32, two cores): 768 rows of 128 into 65 in 0.5 ms for 1.8, 4096 of 512 into 8192 in 15 for 38.
+    """
+    out = np.zeros((n,) + values.shape[1:], values.dtype)
+    if not len(index):
+        return out
+    order = np.argsort(index, kind="stable")
+    index, values = index[order], values[order]
+    starts = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))
+    counts = np.diff(starts, append=len(index))
+    if len(starts) <= counts.max():
+        for start, count in zip(starts.tolist(), counts.tolist()):
+            np.add.reduce(values[start:start + count], axis=0, out=out[index[start]])
+        return out
+    for rank in range(counts.max()):
+        rows = starts[counts > rank] + rank
+        out[index[rows]] += values[rows]                            # no index twice within one rank
+    return out
