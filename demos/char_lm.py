@@ -6,8 +6,10 @@
     python demos/char_lm.py --compare runs/a runs/b             several runs in one picture
 """
 import argparse
+import contextlib
 import csv
 import dataclasses
+import io
 import json
 import math
 import platform
@@ -26,7 +28,7 @@ from minitx import checkpoint, generate, models, ops, optim, schedule
 # 1/sqrt(n_embd): with GPT-2's own 0.02, meant for 768 and more, so narrow a model learns at half the speed.
 PRESETS = {
     "small": dict(n_layer=4, n_head=4, n_embd=128, n_positions=64, initializer_range=0.06, dropout=0.0,
-                  batch=12, steps=1100, rate=3e-3),
+                  batch=12, steps=1000, rate=3e-3),
     "medium": dict(n_layer=6, n_head=6, n_embd=384, n_positions=256, initializer_range=0.05, dropout=0.2,
                    batch=32, steps=2000, rate=1e-3),
 }
@@ -46,7 +48,7 @@ class Diverged(Exception):
 # ---- training --------------------------------------------------------------------------------------------------------
 
 def train(model, train_ids, val_ids, preset, note):
-    """Train the model; twenty times on the way note(**row of the log). Ctrl-C ends it early; Diverged if it fails."""
+    """Train the model; ten times on the way note(**row of the log). Ctrl-C ends it early; Diverged if it fails."""
     T, B, steps = preset["n_positions"], preset["batch"], preset["steps"]
     rng = mt.backend.generator()                    # the one that drew the initial weights and draws dropout's masks
     rate = cosine(preset)
@@ -71,8 +73,8 @@ def train(model, train_ids, val_ids, preset, note):
             speed = len(losses) * B * T / (time.perf_counter() - resumed)
             bar.set_postfix_str(f"loss {losses[-1]:.3f}, rate {rate(step):.1e}, {speed:,.0f} tokens/s", refresh=False)
             bar.update()
-            if step % max(1, steps // 20) == 0 or step == steps or ctrl_c.pressed:
-                note(step=step, train_loss=sum(losses) / len(losses), val_loss=evaluate(model, val_ids, T, most=128),
+            if step % max(1, steps // 10) == 0 or step == steps or ctrl_c.pressed:
+                note(step=step, train_loss=sum(losses) / len(losses), val_loss=evaluate(model, val_ids, T, most=64),
                      rate=rate(step), tokens_per_second=speed, seconds=time.perf_counter() - begun)
                 losses, resumed = [], time.perf_counter()
             if ctrl_c.pressed:
@@ -175,15 +177,13 @@ class Run:
 
     def __init__(self, model, table, folder, about):
         self.model, self.table, self.folder, self.about = model, table, folder, about
-        self.rows, self.good = [], {}
+        self.rows, self.good, self.saved = [], {}, None             # saved: the step of the weights in the folder
         if folder:
-            try:
+            with self.writing():
                 folder.mkdir(parents=True, exist_ok=True)
                 write_json(folder / "config.json", dataclasses.asdict(model.config))
                 write_json(folder / "vocabulary.json", table)
                 write_json(folder / "run.json", about)
-            except OSError as error:
-                raise Refused(f"cannot write to {folder} ({error.strerror}): give --out another folder") from None
 
     def note(self, **row):
         """Print a row of the log and a line that the model writes by now; keep the weights unless they are spoilt."""
@@ -194,30 +194,59 @@ class Run:
         self.rows.append(row)
         self.good = {name: array.copy() for name, array in self.model.state_dict().items()}
         if self.folder:
-            try:
+            with self.writing():
+                write_log(self.folder / "log.csv", self.rows)
                 checkpoint.save(self.folder / "weights.safetensors", self.good)
-            except ImportError as error:
-                raise Refused(error) from None
-            with open(self.folder / "log.csv", "w", encoding="utf-8", newline="") as file:
-                log = csv.DictWriter(file, LOG)
-                log.writeheader()
-                log.writerows(self.rows)
+            self.saved = row["step"]
 
     def finish(self, sample, **results):
         """Add how it ended, the sample, and the curve where matplotlib is."""
         if not self.folder:
             return
-        write_json(self.folder / "run.json", self.about | results)
-        (self.folder / "sample.txt").write_text(sample, encoding="utf-8")
-        try:
-            draw({self.folder.name: self.rows}, self.folder / "curve.png", sample)
-        except ImportError:
-            print("no picture of the curve: pip install matplotlib")
+        with self.writing():
+            write_json(self.folder / "run.json", self.about | results)
+            write_whole(self.folder / "sample.txt", sample)
+            try:
+                draw({self.folder.name: self.rows}, self.folder / "curve.png", sample)
+            except ImportError:
+                print("no picture of the curve: pip install matplotlib")
         print(f"weights, log and all the rest: {self.folder}")
+
+    @contextlib.contextmanager
+    def writing(self):
+        """Around all that writes into the folder: what fails there ends the run, in one line that says what is kept."""
+        try:
+            yield
+        except ImportError as error:
+            raise Refused(error) from None
+        except OSError as error:
+            raise Refused(f"cannot write to {self.folder} ({error.strerror or error}); {self.kept()}: "
+                          "make room, or give --out another folder") from None
+
+    def kept(self):
+        """What of the run is on the disk, in words."""
+        if self.saved is not None and (self.folder / "weights.safetensors").exists():
+            return f"the weights of step {self.saved} and the log are kept in {self.folder}"
+        return "nothing is kept" if self.folder else "nothing is kept without --out DIR"
+
+
+def write_whole(file, text):
+    """Write a text file whole or not at all: under another name first."""
+    unfinished = file.with_name(f"{file.name}.tmp")
+    unfinished.write_text(text, encoding="utf-8", newline="")
+    unfinished.replace(file)
 
 
 def write_json(file, content):
-    file.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    write_whole(file, json.dumps(content, indent=1))
+
+
+def write_log(file, rows):
+    text = io.StringIO()
+    log = csv.DictWriter(text, LOG)
+    log.writeheader()
+    log.writerows(rows)
+    write_whole(file, text.getvalue())
 
 
 def load(folder):
@@ -227,6 +256,8 @@ def load(folder):
                          for name in ("config", "vocabulary"))
         model = models.GPT2(models.GPT2Config(**config))
         model.load_state_dict(checkpoint.load(folder / "weights.safetensors"))
+    except ImportError as error:
+        raise Refused(error) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise Refused(f"{folder} holds no run that can be read ({error}): train one with --out {folder}") from None
     return model, table
@@ -236,8 +267,11 @@ def read_log(folder):
     """The rows of a run's log, as numbers; an empty field is nan."""
     try:
         with open(folder / "log.csv", encoding="utf-8", newline="") as file:
-            return [{name: float(value or "nan") for name, value in row.items()} for row in csv.DictReader(file)]
-    except (OSError, ValueError) as error:
+            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+        if header != list(LOG) or not rows or any(len(row) != len(LOG) for row in rows):
+            raise ValueError(f"log.csv wants rows of {', '.join(LOG)}")
+        return [{name: float(value or "nan") for name, value in zip(LOG, row)} for row in rows]
+    except (OSError, ValueError, csv.Error) as error:
         raise Refused(f"{folder} holds no log that can be read ({error}): train with --out {folder}") from None
 
 
@@ -286,9 +320,18 @@ def learn(args):
     print(f"{len(ids):,} characters, {len(table)} different ones; GPT-2 with "
           f"{sum(p.size for p in model.parameters()):,} parameters; before training ln {len(table)} = "
           f"{math.log(len(table)):.3f} is a fair loss")
+    try:
+        return train_and_write(run, train_ids, val_ids, preset, text, args)
+    except KeyboardInterrupt:                       # outside the training loop, or for the second time
+        print(f"\nchar_lm: stopped; {run.kept()}", file=sys.stderr)
+        return 130
 
+
+def train_and_write(run, train_ids, val_ids, preset, text, args):
+    """Train, then print the last loss and a page. The exit status: 1 if the loss was lost on the way."""
+    model, T = run.model, preset["n_positions"]
     begun, diverged = time.perf_counter(), None
-    run.note(step=0, val_loss=evaluate(model, val_ids, T, most=128), seconds=0.0)
+    run.note(step=0, val_loss=evaluate(model, val_ids, T, most=64), seconds=0.0)
     try:
         train(model, train_ids, val_ids, preset, run.note)
     except Diverged as error:
@@ -296,7 +339,7 @@ def learn(args):
         model.load_state_dict(run.good)
     seconds, step = time.perf_counter() - begun, run.rows[-1]["step"]
 
-    loss, sample = evaluate(model, val_ids, T), write(model, table, args.prompt, PAGE, args.seed)
+    loss, sample = evaluate(model, val_ids, T), write(model, run.table, args.prompt, PAGE, args.seed)
     words = share_of_words(sample, text)
     print(f"\n{args.prompt}{sample}\n")
     print(f"held-out loss {loss:.3f} over the last tenth of the text, after {step} of {preset['steps']} steps "
@@ -356,7 +399,7 @@ def main(argv=None):
     except Refused as error:
         print(f"char_lm: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:                       # outside the training loop, or for the second time
+    except KeyboardInterrupt:                       # a run that has begun says first what it keeps
         return 130
 
 

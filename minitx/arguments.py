@@ -27,6 +27,8 @@ def raw(name, x, weak):
 
 def as_tensor(name, x):
     """x as a Tensor, for a function that must look at its shape before its op runs."""
+    if x is None:
+        raise TypeError(f"{name}: expected a Tensor, an array or a number, got None")
     return x if isinstance(x, Tensor) else Tensor(raw(name, x, weak=False))
 
 

@@ -105,7 +105,7 @@ def check_device(device):
     if name == "cpu" and not colon:
         return "cpu"
     if name != "cuda" or (colon and not number.isdecimal()):
-        raise ValueError(f"unknown device {device!r}: use 'cpu', 'cuda' or 'cuda:1'")
+        raise ValueError(f"unknown device {device!r}: use 'cpu', 'cuda' or 'cuda:1'; a dtype goes in as dtype=")
     require_cupy()
     index, count = int(number or 0), cuda.device_count()
     if index >= count:
@@ -281,9 +281,9 @@ def row_dot(a, b):
 
 
 def quiet(x):
-    """A context in which x - max x may run over to -inf, its exp under to 0, and ln 0 be -inf, all of it meant, without a
-    warning. CuPy never warns."""
-    return np.errstate(over="ignore", under="ignore", divide="ignore") if xp_of(x) is np else contextlib.nullcontext()
+    """A context without NumPy's warnings, for x - max x, which may run over to -inf, its exp, which may run under to 0, and
+    ln 0: all of it is meant, and inf - inf shows as NaN. CuPy never warns."""
+    return np.errstate(all="ignore") if xp_of(x) is np else contextlib.nullcontext()
 
 
 def follow(ids, other):

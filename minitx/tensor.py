@@ -148,5 +148,11 @@ class Tensor:
         def T(self) -> "Tensor": ...
 
 
+def as_numpy(x):
+    """A Tensor, an array or Python numbers as a NumPy array on the host; one that is there already is not copied."""
+    x = x.data if isinstance(x, Tensor) else x
+    return backend.to_numpy(x) if is_array(x) else np.asarray(x)
+
+
 def _compared(other):
     return other.data if isinstance(other, Tensor) else other

@@ -462,4 +462,58 @@ def test_the_cost_of_a_small_op(recorded, times):
         numpys, ours = zip(*((seconds(a, b), seconds(x, y)) for _ in range(300)))
     finally:
         gc.enable()
+    print(f"an add of four numbers, {'recorded' if recorded else 'unrecorded'}: {min(ours) / min(numpys):.1f} times NumPy's")
     assert min(ours) <= times * min(numpys)
+
+
+# ---- what went wrong once --------------------------------------------------------------------------------------------
+
+def test_one_no_grad_in_two_threads_at_once():
+    one, seen = mt.no_grad(), {}
+    entered, both, left = threading.Event(), threading.Event(), threading.Event()
+
+    def first():
+        with one:
+            entered.set()
+            both.wait(10)
+        seen["first"] = recording()
+        left.set()
+
+    def second():
+        entered.wait(10)
+        with mt.no_grad():
+            with one:
+                both.set()
+                left.wait(10)
+            seen["second, in its own"] = recording()
+        seen["second"] = recording()
+
+    threads = [threading.Thread(target=target) for target in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {"first": True, "second, in its own": False, "second": True}
+
+
+def test_an_op_that_saves_and_returns_its_very_input():
+    class Same(mt.Op):
+        def forward(self, x):
+            self.x = x
+            return x
+
+        def backward(self, dy):
+            return dy * self.x,
+
+    x = leaf(2.0, 3.0)
+    y = Same.apply(x)
+    assert x.data.flags.writeable
+    y.sum().backward()
+    x.data -= 1.0
+    assert x.tolist() == [1, 2] and x.grad.tolist() == [2, 3]
+
+
+def test_a_gradient_that_is_no_number():
+    for gradient in (np.array([1j, 2]), np.array(["a", "b"]), ["a", "b"]):
+        with pytest.raises((TypeError, ValueError)):
+            (leaf(1.0, 2.0) * 2).backward(gradient)

@@ -134,3 +134,9 @@ def test_synchronise_has_nothing_to_wait_for_on_the_cpu():
     assert backend.synchronise() is None and backend.synchronise("cpu") is None
     with pytest.raises(ValueError, match="unknown device"):
         backend.synchronise("tpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x"])
+def test_the_error_of_a_wrong_variable_names_it(name):
+    done = run("import minitx as mt\nmt.zeros(2)", MINITX_DEVICE=name)
+    assert "MINITX_DEVICE" in done.stderr.splitlines()[-1] and name in done.stderr.splitlines()[-1], done.stderr

@@ -1,6 +1,7 @@
 """Files: what is written comes back, whole or not at all, and nothing malformed is believed."""
 import json
 import os
+import struct
 import sys
 from pathlib import Path
 
@@ -80,8 +81,24 @@ def test_pickles_are_not_read(name, tmp_path):
 
 
 def test_a_missing_file():
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        checkpoint.load("nowhere.safetensors")
+    for name in "nowhere.safetensors", "nowhere.bin":
+        with pytest.raises(FileNotFoundError, match=name):
+            checkpoint.load(name)
+
+
+def test_a_folder(tmp_path):
+    with pytest.raises(OSError, match=tmp_path.name):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype, size", [("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1)])
+def test_floats_that_numpy_lacks(dtype, size, path):
+    header = json.dumps({"good": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                         "bad": {"dtype": dtype, "shape": [3], "data_offsets": [4, 4 + 3 * size]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4 + 3 * size))
+    with pytest.raises(ValueError, match=f"model.safetensors.*bad is {dtype}; float16, float32, float64"):
+        checkpoint.load(path)
+    assert checkpoint.metadata(path) == {}
 
 
 @pytest.mark.parametrize("state, metadata, error", [
@@ -123,7 +140,7 @@ def test_it_is_written_elsewhere_and_flushed_before_it_appears(path, monkeypatch
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(os, "replace", watched_replace)
     checkpoint.save(path, {"a": np.ones(1)})
-    assert events == ["fsync", (path.parent, path, False)]
+    assert events == ["fsync", (Path(os.path.realpath(path.parent)), Path(os.path.realpath(path)), False)]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no permission bits")
@@ -132,6 +149,36 @@ def test_others_may_read_it_as_any_new_file(path, tmp_path):
     plain = tmp_path / "plain"
     plain.write_bytes(b"")
     assert path.stat().st_mode == plain.stat().st_mode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no permission bits")
+def test_a_file_keeps_its_mode(path):
+    checkpoint.save(path, {"a": np.ones(1)})
+    for mode in 0o600, 0o664, 0o440:
+        path.chmod(mode)
+        checkpoint.save(path, {"a": np.ones(2)})
+        assert path.stat().st_mode & 0o777 == mode and checkpoint.load(path)["a"].shape == (2,)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows asks for a privilege to make links")
+def test_a_link_stays_a_link(path, tmp_path):
+    target = tmp_path / "elsewhere" / "weights"
+    target.parent.mkdir()
+    path.symlink_to(target)
+    for size in 1, 2:                                               # to nothing yet, then to a file
+        checkpoint.save(path, {"a": np.ones(size)})
+        assert path.is_symlink() and checkpoint.load(target)["a"].shape == (size,)
+        assert os.listdir(target.parent) == ["weights"]
+
+
+def test_a_very_long_name(tmp_path):
+    path = tmp_path / ("n" * 243 + ".safetensors")                  # 255, the longest that file systems take
+    try:
+        path.touch()
+    except OSError:
+        pytest.skip("this system takes no path of that length")
+    checkpoint.save(path, {"a": np.ones(2)})
+    assert checkpoint.load(path)["a"].shape == (2,) and os.listdir(tmp_path) == [path.name]
 
 
 @pytest.mark.parametrize("use", [lambda path: checkpoint.load(path), lambda path: checkpoint.save(path, {})])

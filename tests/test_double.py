@@ -1,8 +1,7 @@
 """Every op on a stand-in for CuPy that is as strict as CuPy is, or stricter: what runs here does not lean on NumPy.
 
-The double holds a NumPy array and lets it out only where CuPy copies to the host. Strict: no NumPy array or list
-beside a
-device array, no missing function or keyword, 0-d arrays instead of numbers, no duplicate in an assignment.
+The double holds a NumPy array and lets it out only where CuPy copies to the host. Strict: no NumPy array or list beside
+a device array, no missing function or keyword, 0-d arrays instead of numbers, no duplicate in an assignment.
 """
 import sys
 from types import ModuleType, SimpleNamespace
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import minitx as mt
-from minitx import backend, nn, ops, optim
+from minitx import backend, models, nn, ops, optim
 from minitx.proof.cases import cases, edges
 
 MISSING = """
@@ -73,6 +72,8 @@ class Array:
         for name in ("shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides"))
     T = property(lambda self: Array(self._array.T))
     base = property(lambda self: self._array.base)
+    flags = property(lambda self: SimpleNamespace(              # CuPy's, among which writeable is not
+        **{name: getattr(self._array.flags, name) for name in ("c_contiguous", "f_contiguous", "owndata")}))
 
     def __array__(self, *args, **keywords):
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
@@ -184,6 +185,11 @@ class Cupy(ModuleType):
     def clip(self, a, a_min, a_max, out=None):
         return outside(np.clip(inside(a), operand(a_min), operand(a_max), out=inside(out)))
 
+    def where(self, condition, a, b):
+        if not isinstance(inside(condition), np.ndarray):
+            raise AttributeError(f"{type(condition).__name__!r} object has no attribute 'astype'")
+        return outside(np.where(condition._array, operand(a), operand(b)))
+
     def asnumpy(self, x):
         return x.get()
 
@@ -196,6 +202,9 @@ class Device:
         return self
 
     def __exit__(self, *error):
+        pass
+
+    def use(self):
         pass
 
     def synchronize(self):
@@ -231,25 +240,56 @@ def here(x):
 CASES = [case for table in (cases(), edges()) for some in table.values() for case in some]
 
 
-def both_ways(op, inputs, options, move):
-    """Outputs and gradients of one op, through the engine, with every array moved first."""
+def stay(x):
+    return x
+
+
+def both_ways(op, inputs, options, move, move_option):
+    """Outputs and gradients of one op, through the engine, with the arrays moved first."""
     leaves = [mt.Tensor(move(x), x.dtype.kind == "f") if isinstance(x, np.ndarray) else x for x in inputs]
-    y = op.apply(*leaves, **{name: move(value) for name, value in options.items()})
+    y = op.apply(*leaves, **{name: move_option(value) for name, value in options.items()})
     ys, total = y if type(y) is tuple else (y,), 0.0
     for i, out in enumerate(ys):
         dy = np.asarray(np.random.default_rng(i).normal(size=out.shape)).astype(out.dtype)
         total = total + (out * (dy if out.device == "cpu" else move(dy))).sum()
-    total.backward()
-    return [here(out.data) for out in ys] + [here(x.grad) for x in leaves if isinstance(x, mt.Tensor)]
+    if total.requires_grad:        # whole numbers have no gradient
+        total.backward()
+    gradients = [x.grad for x in leaves if isinstance(x, mt.Tensor) and x.requires_grad]
+    return [here(array) for array in (*(out.data for out in ys), *gradients)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.op.name}-{case.label}" for case in CASES])
-def test_every_op_forward_and_backward(cupy, case):
-    expected = both_ways(case.op, case.inputs, case.options, lambda x: x)
+@pytest.mark.parametrize("move_option", [there, stay], ids=["on the device", "options on the host"])
+def test_every_op_forward_and_backward(cupy, case, move_option):
     with np.errstate(all="ignore"):                                 # CuPy never warns
-        ours = both_ways(case.op, case.inputs, case.options, there)
+        expected = both_ways(case.op, case.inputs, case.options, stay, stay)
+        ours = both_ways(case.op, case.inputs, case.options, there, move_option)
     for array, numpys in zip(ours, expected, strict=True):
         np.testing.assert_allclose(array, numpys, rtol=1e-12, atol=1e-14)
+
+
+NUMBERS = {
+    "x ** 2": lambda x: x ** 2, "x ** 3.0": lambda x: x ** 3.0, "x ** 0": lambda x: x ** 0,
+    "x ** -1": lambda x: x ** -1, "2 ** x": lambda x: 2 ** x, "0.5 ** x": lambda x: 0.5 ** x,
+    "x ** np.float64": lambda x: x ** np.float64(0.5),
+    "2 - x": lambda x: 2 - x, "2 / x": lambda x: 2 / x, "maximum": lambda x: ops.maximum(2.0, x),
+    "minimum": lambda x: ops.minimum(x, 2), "clip": lambda x: ops.clip(x, 1.5, 2.5),
+    "clip below": lambda x: ops.clip(x, 1.5),
+    "masked_fill": lambda x: ops.masked_fill(x, np.array([True, False, False]), 7.0),
+    "where, a number": lambda x: ops.where(np.array([True, False, False]), x, 7.0),
+    "a number, where": lambda x: ops.where(np.array([True, False, False]), 7.0, x),
+}
+
+
+@pytest.mark.parametrize("function", NUMBERS.values(), ids=NUMBERS)
+def test_a_number_beside_a_device_array(cupy, function):
+    x, y = (mt.tensor([1.0, 2.0, 3.0], True, device=device) for device in ("cpu", "cuda"))
+    expected, ours = function(x), function(y)
+    expected.backward(np.float32([1, 2, 4]))
+    ours.backward(cupy.asarray(np.float32([1, 2, 4])))
+    assert ours.dtype == y.grad.dtype == np.float32 and ours.device == "cuda:0"
+    np.testing.assert_allclose(here(ours.data), expected.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(here(y.grad), x.grad, rtol=1e-6)
 
 
 def test_a_training_step_of_a_block(cupy):
@@ -272,6 +312,37 @@ def test_a_training_step_of_a_block(cupy):
         np.testing.assert_allclose(ours, numpys, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("kind", [np.array, mt.tensor, list])
+def test_models_move_ids_masks_and_targets_from_the_host(cupy, kind):
+    ids, seen, targets = [[0, 4, 1], [2, 2, 3]], [[1, 1, 1], [0, 1, 1]], [[4, 1, -100], [-100, 3, 0]]
+
+    def step(device):
+        mt.manual_seed(1)
+        model = models.GPT2(models.GPT2Config(vocab_size=5, n_positions=4, n_embd=8, n_layer=1, n_head=2)).eval()
+        model.to(device, np.float64)
+        logits = model(kind(ids), attention_mask=kind(seen))
+        ops.cross_entropy(logits, kind(targets)).backward()
+        return [here(logits.data)] + [here(p.grad) for p in model.parameters()]
+
+    for ours, numpys in zip(step("cuda"), step("cpu"), strict=True):
+        np.testing.assert_allclose(ours, numpys, rtol=1e-9, atol=1e-12)
+
+
+def test_grouped_heads_and_positions_from_the_host(cupy):
+    def run(device):
+        mt.manual_seed(1)
+        layer, positions = nn.MultiHeadAttention(8, 4, 0.0, num_kv_heads=2), nn.LearnedPositions(6, 8)
+        for module in (layer, positions):
+            module.to(device, np.float64)
+        x = positions(mt.tensor(mt.randn(2, 3, 8), True, np.float64, device), np.array([[0, 1, 2], [3, 4, 5]]))
+        y = layer(x, x, x, nn.padding_mask([2, 3], 3)) + layer(x, x, x, np.tri(3, dtype=bool)[None, None])
+        y.sum().backward()
+        return [here(y.data)] + [here(p.grad) for p in (*layer.parameters(), *positions.parameters())]
+
+    for ours, numpys in zip(run("cuda"), run("cpu"), strict=True):
+        np.testing.assert_allclose(ours, numpys, rtol=1e-9, atol=1e-12)
+
+
 def test_two_devices_are_an_error_that_names_both(cupy):
     x = mt.ones(2, device="cuda")
     assert x.device == "cuda:0" and "cuda:0" in repr(x) and x.to("cpu").device == "cpu"
@@ -284,6 +355,37 @@ def test_two_devices_are_an_error_that_names_both(cupy):
     assert y.dtype == np.float32 and y.tolist() == [1.5, 1.5] and float(y.sum()) == 3
     with pytest.raises(RuntimeError, match="1 GPU"):
         mt.ones(2, device="cuda:1")
+
+
+BOTH = "(?=.*cpu)(?=.*cuda:0)"
+SOME, ONES = there(np.array([True, True])), np.ones((2, 2), np.float32)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: ops.embedding(there(np.array([1])), mt.ones(2, 3)),
+    lambda: ops.embedding(mt.tensor([1], device="cuda"), ONES),
+    lambda: nn.Embedding(2, 3)(there(np.array([1]))), lambda: ops.cross_entropy(ONES, there(np.array([0, 1]))),
+    lambda: ops.softmax(ONES, mask=SOME), lambda: ops.masked_fill(ONES, SOME, 0.0), lambda: ops.where(SOME, ONES, 0.0),
+    lambda: ops.scaled_dot_product_attention(ONES, ONES, ONES, SOME),
+    lambda: ops.scaled_dot_product_attention(ONES, ONES, ONES, SOME, is_causal=True),
+    lambda: ops.rope(ONES, there(np.arange(2))), lambda: mt.Tensor(ONES)[there(np.array([0]))],
+    lambda: mt.Tensor(ONES)[0, mt.tensor([0], device="cuda")],
+], ids=["ids", "ids in a Tensor", "ids for a layer", "targets", "softmax", "masked_fill", "where", "attention",
+        "causal attention", "rope", "index", "index in a tuple"])
+def test_options_on_the_device_beside_arrays_on_the_host(cupy, call):
+    """The other way round than what is moved: nothing is copied back to the host without a word."""
+    with pytest.raises(TypeError, match=BOTH):
+        call()
+
+
+def test_a_gradient_from_another_device(cupy):
+    x, y = (mt.ones(2, device=device, requires_grad=True) for device in ("cpu", "cuda"))
+    for tensor, gradient in ((x, there(np.ones(2))), (y, np.ones(2)), (x * 2, mt.ones(2, device="cuda")),
+                             (y * 2, mt.ones(2))):
+        with pytest.raises(TypeError, match=f"backward: {BOTH}"):
+            tensor.backward(gradient)
+    (y * 2).backward([1.0, 2.0])                                    # Python numbers are on no device
+    assert here(y.grad).tolist() == [2, 4] and x.grad is None
 
 
 @pytest.mark.parametrize("index", [
@@ -319,8 +421,12 @@ def test_kinds_of_index(cupy, index):
     (lambda xp, a: 1 in a, TypeError),
     (lambda xp, a: xp.exp(a, where=a > 0), TypeError), (lambda xp, a: [1, 2, 3][a[0]], TypeError),
     (lambda xp, a: a.__setitem__(xp.asarray([0, 0]), 1.0), AssertionError),
+    (lambda xp, a: xp.where(True, a, 0.0), AttributeError), (lambda xp, a: xp.where(a > 0, a, np.ones(3)), TypeError),
+    (lambda xp, a: xp.where(np.ones(3, bool), a, 0.0), TypeError),
+    (lambda xp, a: xp.where(a > 0, [1, 2, 3], a), TypeError),
     (lambda xp, a: np.arange(3)[a], (TypeError, IndexError)),
-    (lambda xp, a: a.setflags(write=False), AttributeError), (lambda xp, a: xp.einsum("i->", a, out=a), TypeError)])
+    (lambda xp, a: a.setflags(write=False), AttributeError), (lambda xp, a: a.flags.writeable, AttributeError),
+    (lambda xp, a: xp.einsum("i->", a, out=a), TypeError)])
 def test_the_double_is_strict(cupy, trespass, error):
     with pytest.raises(error):
         trespass(cupy, cupy.asarray([1.0, 2.0, 3.0]))

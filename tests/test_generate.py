@@ -81,11 +81,23 @@ def test_logits_stay_as_they_were():
     assert np.isfinite(generate.top_k_filter(mt.tensor([[2, 1, 3]]), 2)).sum() == 2
 
 
-@pytest.mark.parametrize("logits", [[[np.nan, 1.0]], [[-np.inf, -np.inf]], [[np.inf, 1.0]]])
+@pytest.mark.parametrize("logits", [[[np.nan, 1.0]], [[-np.inf, -np.inf]], [[np.inf, 1.0]], [[3.0, np.nan]]])
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_logits_that_allow_no_token(logits, temperature):
+@pytest.mark.parametrize("top_k", [None, 1])
+def test_logits_that_allow_no_token(logits, temperature, top_k):
     with pytest.raises(ValueError, match="NaN"):
-        generate.sample_token(logits, temperature)
+        generate.sample_token(logits, temperature, top_k)
+
+
+@pytest.mark.parametrize("temperature", [1e30, 1e308, np.finfo(float).max])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_heat_draws_what_is_allowed_and_nothing_else(temperature, dtype):
+    far = np.finfo(dtype).max                                       # the way from -far to far overflows in dtype
+    logits = np.tile(np.array([0, far, 1, -far], dtype), (200, 1))
+    assert set(generate.sample_token(logits, temperature, top_k=3, generator=0)) <= {0, 1, 2}
+    assert set(generate.sample_token(logits[:, :3], temperature, generator=0, vocab_size=1)) == {0}
+    if dtype == np.float32:                                         # at such heat all that is allowed is alike
+        assert set(generate.sample_token(logits, 1e300, generator=0)) == {0, 1, 2, 3}
 
 
 class Counter(nn.Module):
@@ -108,6 +120,41 @@ def test_a_text_goes_on_and_the_model_sees_its_end(ids):
     np.testing.assert_array_equal(out, [[3, 4, 5, 6, 7, 8, 9], [7, 8, 9, 10, 11, 12, 13]])
     assert [shown.shape[1] for shown, _ in model.shown] == [2, 3, 4, 4, 4]
     np.testing.assert_array_equal(model.shown[-1][0], out[:, 2:6])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint64])
+def test_a_small_integer_dtype_does_not_wrap_what_is_written(dtype):
+    model = Counter(vocabulary=40_000)
+    start = min(np.iinfo(dtype).max, 39_990) - 1
+    out = generate.sample(model, np.array([[start]], dtype), 4)
+    assert out.dtype == np.int64
+    np.testing.assert_array_equal(out, [np.arange(start, start + 5)])
+    assert generate.sample(model, np.array([[start]], dtype), 0).dtype == np.int64
+
+
+@pytest.mark.parametrize("n", [0, 1])
+@pytest.mark.parametrize("ids", [[[1.0, 2.0]], np.ones((1, 2), np.float32), [[True, False]], [["a", "b"]]])
+def test_ids_that_are_no_integers(ids, n):
+    with pytest.raises(TypeError, match="sample: ids must be integers"):
+        generate.sample(Counter(), ids, n)
+
+
+@pytest.mark.parametrize("config", [None, SimpleNamespace(), SimpleNamespace(n_positions=None)])
+def test_a_model_that_does_not_say_how_much_it_sees(config):
+    model = Counter()
+    model.config = config
+    with pytest.raises(TypeError, match=r"Counter .*config\.n_positions"):
+        generate.sample(model, [[1]], 1)
+    with pytest.raises(TypeError, match=r"Linear .*config\.n_positions"):
+        generate.sample(nn.Linear(2, 3), [[1]], 1)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 1.5}, {"top_k": 2.0}, {"top_k": "2"}, {"vocab_size": 4.0},
+                                     {"vocab_size": [4]}, {"max_new_tokens": 1.0}])
+def test_numbers_that_are_no_whole_ones(options):
+    with pytest.raises(TypeError, match=f"{next(iter(options))} must be a whole number"):
+        generate.sample(Counter(), [[1]], **{"max_new_tokens": 1, **options})
+    generate.sample(Counter(), [[1]], np.int64(1), top_k=np.int64(2), vocab_size=mt.tensor(5))
 
 
 def test_modes_come_back_also_after_an_error():
@@ -147,6 +194,7 @@ def test_training_draws_are_not_disturbed():
 @pytest.mark.parametrize("ids, n, options, says", [
     ([1, 2], 1, {}, r"\(B, T\)"), (np.zeros((1, 0), int), 1, {}, "at least 1"), ([[1]], -1, {}, "max_new_tokens"),
     ([[1]], 1, {"temperature": -1}, "temperature"), ([[1]], 1, {"temperature": float("nan")}, "temperature"),
+    ([[1]], 1, {"temperature": float("inf")}, "temperature .*finite"),
     ([[1]], 1, {"top_k": 0}, "top_k"), ([[1]], 1, {"vocab_size": 0}, "vocab_size"),
     ([[1]], 1, {"vocab_size": -1}, "vocab_size")])
 def test_arguments_that_cannot_be(ids, n, options, says):

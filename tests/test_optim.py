@@ -69,7 +69,7 @@ def test_sgd_is_its_equations():
     assert p.item() == pytest.approx(0.8 - 0.1 * 3)
     plain = optim.SGD([p], 0.1)
     plain.step()
-    assert p.item() == pytest.approx(0.3) and plain.state == [{}]
+    assert p.item() == pytest.approx(0.3) and plain.state_dict()["state"] == [{}]
 
 
 def test_steps_are_in_place_and_counted():
@@ -111,7 +111,7 @@ def test_a_callable_rate_gets_the_number_of_the_step(make):
     for _ in range(3):
         optimiser.step()
     assert asked == [1, 2, 3] and p.dtype == np.float32
-    assert all(a.dtype == np.float32 for a in optimiser.state[0].values() if isinstance(a, np.ndarray))
+    assert all(a.dtype == np.float32 for a in optimiser.state[p].values() if isinstance(a, np.ndarray))
 
 
 def test_a_bad_rate_stops_before_anything_changes():
@@ -134,7 +134,7 @@ def test_float16_keeps_its_memory_in_float32():
     p = parameter(np.ones(3), np.full(3, 1e-4), np.float16)
     optimiser = optim.AdamW([p], 0.1, weight_decay=0.0)
     optimiser.step()
-    assert p.dtype == np.float16 and optimiser.state[0]["v"].dtype == np.float32
+    assert p.dtype == np.float16 and optimiser.state[p]["v"].dtype == np.float32
     np.testing.assert_allclose(p.data, 0.9, rtol=1e-3)              # 1e-4 squared is nothing in float16
 
 
@@ -162,10 +162,72 @@ LEAF = nn.Parameter([1.0])
     (lambda: optim.AdamW([LEAF], betas=(0.9, -0.1)), ValueError, "betas .*-0.1"),
     (lambda: optim.AdamW([LEAF], eps=-1e-8), ValueError, "eps"),
     (lambda: optim.AdamW([LEAF], weight_decay=-0.1), ValueError, "weight_decay"),
-    (lambda: optim.AdamW([{"params": [LEAF], "weight_decay": -0.1}]), ValueError, "weight_decay")])
+    (lambda: optim.AdamW([{"params": [LEAF], "weight_decay": -0.1}]), ValueError, "weight_decay"),
+    (lambda: optim.AdamW(nn.Linear(2, 3)), TypeError, r"Linear.*\.parameters\(\)"),
+    (lambda: optim.SGD(nn.Sequential(nn.Linear(2, 3)), 0.1), TypeError, r"Sequential.*\.parameters\(\)"),
+    (lambda: optim.AdamW([{"params": nn.Linear(2, 3)}]), TypeError, r"\.parameters\(\)"),
+    (lambda: optim.AdamW([LEAF], lr=None), TypeError, "lr .*None"), (lambda: optim.SGD([LEAF], "0.1"), TypeError, "lr"),
+    (lambda: optim.AdamW([LEAF], lr=[0.1, 0.2]), TypeError, "lr"),
+    (lambda: optim.AdamW([LEAF], lr=np.array([0.1, 0.2])), TypeError, "lr"),
+    (lambda: optim.AdamW([LEAF], betas=0.9), ValueError, "betas .*0.9"),
+    (lambda: optim.AdamW([LEAF], betas=(0.9,)), ValueError, "betas .*0.9"),
+    (lambda: optim.AdamW([LEAF], betas=(0.9, 0.99, 0.999)), ValueError, "betas"),
+    (lambda: optim.AdamW([LEAF], betas=(0.9, None)), TypeError, "betas .*None"),
+    (lambda: optim.AdamW([LEAF], eps=None), TypeError, "eps"),
+    (lambda: optim.AdamW([LEAF], weight_decay="much"), TypeError, "weight_decay")])
 def test_what_cannot_be_trained(make, error, says):
     with pytest.raises(error, match=says):
         make()
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("make", [lambda p: optim.SGD(p, 0.1, 0.9), optim.AdamW], ids=["SGD", "AdamW"])
+@pytest.mark.parametrize("spoil, error, says", [
+    (lambda q: setattr(q, "grad", np.ones(1)), ValueError, r"\(2, 3\).*\(1,\)"),
+    (lambda q: setattr(q, "grad", np.ones((1, 3))), ValueError, r"\(2, 3\).*\(1, 3\)"),
+    (lambda q: setattr(q, "grad", np.ones((2, 3), int)), TypeError, r"\(2, 3\).*int64 of shape \(2, 3\)"),
+    (lambda q: setattr(q, "grad", [1.0, 2.0]), TypeError, r"\(2, 3\).*list of shape \(2,\)"),
+    (lambda q: setattr(q, "grad", mt.ones(2, 3)), TypeError, r"\(2, 3\).*Tensor of shape \(2, 3\)"),
+    (lambda q: setattr(q, "data", read_only(q.data.copy())), ValueError, r"\(2, 3\).*read-only")])
+def test_a_step_that_fails_changes_nothing(make, spoil, error, says):
+    p, q = parameter([1.0], [1.0]), parameter(np.ones((2, 3)), np.ones((2, 3)))
+    optimiser = make([p, q])
+    optimiser.step()
+    spoil(q)
+    before = copy.deepcopy([optimiser.state_dict(), p.data, q.data, p.version])
+    with pytest.raises(error, match=says):
+        optimiser.step()
+    for a, b in zip(flat(before), flat([optimiser.state_dict(), p.data, q.data, p.version]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def flat(value):
+    """Every array and number inside, in order."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
+    return [value] if inner is None else [leaf for part in inner for leaf in flat(part)]
+
+
+@pytest.mark.parametrize("make", [lambda p: optim.SGD(p, 0.1, 0.9), optim.AdamW], ids=["SGD", "AdamW"])
+def test_what_is_remembered_belongs_to_the_parameter(make):
+    p, q, r = parameter([1.0], [1.0]), parameter([1.0, 1.0], [4.0, 4.0]), parameter([1.0], [2.0])
+    optimiser = make([p, q])
+    optimiser.step()
+    name = optimiser.memory[-1]
+    remembered = {one: optimiser.state[one][name].copy() for one in (p, q)}
+    optimiser.param_groups[0]["params"] = [q, r, p]                 # another order, and one more
+    state = optimiser.state_dict()["state"]
+    np.testing.assert_array_equal(state[0][name], remembered[q])
+    np.testing.assert_array_equal(state[2][name], remembered[p])
+    assert state[1] == {}
+    optimiser.step()
+    assert optimiser.state[r][name].shape == (1,) and r.item() < 1 and r.version == 1
+    optimiser.param_groups[0]["params"].append(r)
+    with pytest.raises(ValueError, match="twice"):
+        optimiser.step()
 
 
 @pytest.mark.parametrize("make", [lambda p: optim.SGD(p, 0.1, 0.9), lambda p: optim.AdamW(p, 0.1)],
@@ -184,7 +246,8 @@ def test_a_loaded_state_continues_the_very_sequence(make):
     resumed = make(again)
     resumed.load_state_dict(state)
     name = whole.memory[-1]
-    assert resumed.steps == 3 and not np.shares_memory(state["state"][0][name], resumed.state[0][name])
+    assert resumed.steps == 3
+    assert not np.shares_memory(state["state"][0][name], resumed.state[again[0]][name])
     run(whole, params, range(3, 6))
     run(resumed, again, range(3, 6))
     for p, q in zip(params, again):
@@ -211,8 +274,18 @@ def change(state, **entries):
 
 @pytest.mark.parametrize("spoil, says", [
     (lambda s: {**s, "param_groups": s["param_groups"] * 2}, "groups"), (lambda s: {**s, "state": []}, "groups"),
-    (lambda s: change(s, m=np.ones(3)), r"\(2,\), its m \(3,\)"), (lambda s: change(s, b=np.ones(2)), "remembers step, m, v"),
+    (lambda s: change(s, m=np.ones(3)), r"\(2,\), its m float64 \(3,\)"),
+    (lambda s: change(s, b=np.ones(2)), "remembers step, m, v"),
     (lambda s: {**s, "param_groups": [{**s["param_groups"][0], "lr": -1}]}, "lr"),
+    (lambda s: {**s, "param_groups": [{**s["param_groups"][0], "lr": None}]}, "lr"),
+    (lambda s: {**s, "param_groups": [{"lr": 0.1}]}, "params"), (lambda s: {**s, "param_groups": None}, "state_dict"),
+    (lambda s: {}, "state_dict.*param_groups"), (lambda s: None, "state_dict"), (lambda s: [s], "state_dict"),
+    (lambda s: {"step": 1, "state": s["state"], "param_groups": s["param_groups"]}, "state_dict.*steps"),
+    (lambda s: {**s, "steps": -1}, "steps .*-1"), (lambda s: {**s, "steps": 1.5}, "steps .*1.5"),
+    (lambda s: {**s, "steps": "3"}, "steps"), (lambda s: change(s, step=-2), "step .*-2"),
+    (lambda s: change(s, step=np.ones(2)), "step"), (lambda s: change(s, v=[1.0, 2.0]), "its v list"),
+    (lambda s: change(s, v=np.array(["a", "b"])), "its v <U1"), (lambda s: {**s, "state": [None]}, "state_dict"),
+    (lambda s: {**s, "state": ["m"]}, "state_dict"), (lambda s: {**s, "state": [[]]}, "state_dict"),
     (lambda s: {**s, "param_groups": [{**s["param_groups"][0], "momentum": 1}]}, "momentum")])
 def test_a_state_that_does_not_fit_changes_nothing(spoil, says):
     p = parameter([1.0, 2.0], [1.0, 1.0])
@@ -221,9 +294,8 @@ def test_a_state_that_does_not_fit_changes_nothing(spoil, says):
     before = copy.deepcopy(optimiser.state_dict())
     with pytest.raises(ValueError, match=says):
         optimiser.load_state_dict(spoil(copy.deepcopy(before)))
-    after = optimiser.state_dict()
-    assert after["param_groups"] == before["param_groups"] and after["steps"] == 1
-    np.testing.assert_array_equal(after["state"][0]["m"], before["state"][0]["m"])
+    for a, b in zip(flat(before), flat(optimiser.state_dict()), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_decay_groups():
@@ -263,6 +335,18 @@ def test_clipping_scales_all_together_in_place():
     assert optim.clip_grad_norm(q, 0.4) == pytest.approx(0.8, rel=1e-6) and q.grad[0] == pytest.approx(0.4, rel=1e-5)
 
 
+def test_one_array_that_is_two_gradients_is_scaled_once():
+    p, q = parameter([0.0], [3.0]), parameter([0.0])
+    q.grad = p.grad
+    assert optim.clip_grad_norm([p, q], 1.0) == pytest.approx(math.sqrt(18))
+    assert p.grad is q.grad and p.grad[0] == pytest.approx(math.sqrt(0.5))          # both together have the norm 1
+
+
+def test_clipping_a_module_names_its_parameters():
+    with pytest.raises(TypeError, match=r"clip_grad_norm: .*Linear.*\.parameters\(\)"):
+        optim.clip_grad_norm(nn.Linear(2, 3), 1.0)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_norm_that_is_not_finite_leaves_the_gradients(bad):
     p, q = parameter([0.0, 0.0], [3.0, bad]), parameter([0.0], [4.0])
@@ -285,3 +369,20 @@ def test_clipping_nothing():
     for bad in -1.0, math.nan:
         with pytest.raises(ValueError, match="max_norm"):
             optim.clip_grad_norm([], bad)
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 1.0, math.inf])
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_no_norm_at_all_warns_of_nothing(max_norm, bad):
+    p = parameter([0.0, 0.0], [3.0, bad], np.float32)
+    norm = optim.clip_grad_norm([p], max_norm)
+    assert not np.isfinite(norm)
+    np.testing.assert_array_equal(p.grad, np.float32([3.0, bad]))
+
+
+@pytest.mark.parametrize("state", [{}, {"steps": 1}, {"state": [], "param_groups": []}])
+def test_a_state_that_is_none(state):
+    optimiser = optim.AdamW([parameter([1.0])])
+    with pytest.raises(ValueError, match="AdamW: "):
+        optimiser.load_state_dict(state)
+    assert optimiser.steps == 0

@@ -129,8 +129,8 @@ def without_numbers(text):
 def test_bash_blocks():
     """The first two are what a newcomer runs: set-up and main job, set-up and tests."""
     first, second = blocks("bash")[:2]
-    assert first.splitlines() == ["python -m pip install -e '.[demos]'", "python demos/char_lm.py"]
-    assert second.splitlines() == ["python -m pip install -e '.[test]'", "python -m pytest -q"]
+    assert first.splitlines() == ['python -m pip install -e ".[demos]"', "python demos/char_lm.py"]
+    assert second.splitlines() == ['python -m pip install -e ".[test]"', "python -m pytest -q"]
 
 
 def test_files_and_extras_named_exist():

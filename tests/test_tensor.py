@@ -101,3 +101,12 @@ def test_a_tensor_has_no_attributes_but_its_own():
         leaf(1.0).required_grad = True
     with pytest.raises(AttributeError):
         leaf(1.0).grads
+
+
+@pytest.mark.parametrize("array", [
+    np.array(["a"]), np.array([1j]), np.array([None]), np.array(["2020-01-01"], "datetime64[D]"), np.array([b"a"])],
+    ids=str)
+def test_arrays_of_what_is_no_number(array):
+    for make in (mt.Tensor, mt.tensor, lambda a: mt.ones(1) + a):
+        with pytest.raises(TypeError):
+            make(array)

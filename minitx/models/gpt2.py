@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitx import backend, nn
-from minitx.autograd import Tensor
+from minitx import nn
 
 
 @dataclass
@@ -32,7 +31,8 @@ class GPT2Config:
     bias: bool = True
 
 
-ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}     # the published names of the tanh form
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
+               "tanh": "tanh"}                                      # the published names, and ours
 
 
 class GPT2(nn.Module):
@@ -44,18 +44,22 @@ class GPT2(nn.Module):
     padding, on either side; positions count the tokens alone, so that padding changes no result but its own.
 
     TypeError for ids that are no integers, ValueError for a sequence that is too long, IndexError for an unknown id.
+    TypeError for a config that is no GPT2Config, ValueError for one that makes no model.
     """
 
     def __init__(self, config=None, head="lm"):
         if head not in ("lm", None):
             raise ValueError(f'GPT2: head must be "lm" or None, got {head!r}')
-        self.config = c = config or GPT2Config()
-        self.wte = nn.Embedding(c.vocab_size, c.n_embd)
-        self.wpe = nn.LearnedPositions(c.n_positions, c.n_embd)
-        self.drop = nn.Dropout(c.embd_pdrop)
-        self.h = nn.ModuleList(self.block() for _ in range(c.n_layer))
-        self.ln_f = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
-        self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False) if head else None
+        self.config = c = GPT2Config() if config is None else config
+        if not isinstance(c, GPT2Config):
+            raise TypeError(f"GPT2: config must be a GPT2Config, got {type(c).__name__}; of a dict make GPT2Config(**config)")
+        with nn.init.undrawn():                                             # initialise draws, for the whole model
+            self.wte = nn.Embedding(c.vocab_size, c.n_embd)
+            self.wpe = nn.LearnedPositions(c.n_positions, c.n_embd)
+            self.drop = nn.Dropout(c.embd_pdrop)
+            self.h = nn.ModuleList(self.block() for _ in range(c.n_layer))
+            self.ln_f = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
+            self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False) if head else None
         if head and c.tie_word_embeddings:
             self.lm_head.weight = self.wte.weight
         self.initialise()
@@ -63,9 +67,10 @@ class GPT2(nn.Module):
     def block(self):
         """One block: its dropouts are GPT-2's, which has none inside the feed-forward net."""
         c = self.config
-        activation = ACTIVATIONS.get(c.activation_function, c.activation_function)
-        block = nn.EncoderBlock(c.n_embd, c.n_head, c.n_inner or 4 * c.n_embd, c.resid_pdrop, activation=activation,
-                                eps=c.layer_norm_epsilon, bias=c.bias)
+        if c.activation_function not in ACTIVATIONS:
+            raise ValueError(f"GPT2: unknown activation {c.activation_function!r}: use one of {', '.join(ACTIVATIONS)}")
+        block = nn.EncoderBlock(c.n_embd, c.n_head, c.n_inner or 4 * c.n_embd, c.resid_pdrop, eps=c.layer_norm_epsilon,
+                                activation=ACTIVATIONS[c.activation_function], bias=c.bias)
         block.attn.dropout = nn.Dropout(c.attn_pdrop)
         block.ff.net[2].p = 0.0
         return block
@@ -82,15 +87,15 @@ class GPT2(nn.Module):
                 p.data[...] = 0
 
     def forward(self, ids, attention_mask=None):
-        ids = ids if isinstance(ids, Tensor) or backend.is_array(ids) else np.asarray(ids)
-        if ids.ndim != 2:
-            raise ValueError(f"GPT2: ids must be (B, T), got {ids.shape}")
-        T, n_positions = ids.shape[1], self.config.n_positions
+        shape = np.shape(ids)
+        if len(shape) != 2:
+            raise ValueError(f"GPT2: ids must be (B, T), got {shape}")
+        T, n_positions = shape[1], self.config.n_positions
         if T > n_positions:
             raise ValueError(f"GPT2: a sequence of {T} tokens is longer than n_positions {n_positions}")
         mask = positions = None
         if attention_mask is not None:
-            mask = nn.mask_from_tokenizer(attention_mask, ids.shape)        # (B, 1, T)
+            mask = nn.mask_from_tokenizer(attention_mask, shape)            # (B, 1, T)
             positions = nn.position_ids_from_mask(mask[:, 0])
         x = self.drop(self.wpe(self.wte(ids), positions))                   # (B, T, C)
         for block in self.h:

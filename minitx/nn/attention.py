@@ -1,25 +1,24 @@
 """Multi-head attention: several small attentions side by side, each with its own projections."""
 from minitx import ops
-from minitx.autograd import Tensor
 from minitx.nn.layers import Dropout, Linear
 from minitx.nn.module import Module
 
 
 class MultiHeadAttention(Module):
-    """Each of num_heads heads attends in its own d_k = d_model / num_heads dimensions. Vaswani et al. 2017, section
-    3.2.2.
+    """Each of num_heads heads attends in its own d_k = d_model / num_heads dimensions.
 
         query (B, T, d_model)   key (B, S, kdim)   value (B, S, vdim)   ->   (B, T, d_model)   [weights (B, H, T, S)]
 
-    num_kv_heads   fewer heads for keys and values: each serves a group of num_heads / num_kv_heads query heads
-    (Ainslie et
-                   al. 2023; 1 is multi-query attention)
+    num_kv_heads   fewer heads for keys and values, each for a group of num_heads / num_kv_heads query heads (Ainslie
+                   et al. 2023); 1 is multi-query attention
     attend         what mixes the values, a function with the signature of ops.scaled_dot_product_attention; a plain
                    attribute, so that a variant may replace it. Grouped heads reach it as q (B, Hkv, G, T, K), k and v
                    (B, Hkv, 1, S, K)
 
-    mask is bool, True = may attend: (T, S), (B, T, S) or (B, H, T, S); any axis but S may be 1. Weights come as before
-    dropout. ValueError where the heads do not divide d_model, or the groups the heads.
+    mask is bool, True = may attend: (T, S), (B, T, S) or (B, H, T, S); any axis but S may be 1. Without the batch axis
+    in x there is none in mask: (T, S) or (H, T, S). Weights come as before dropout. Vaswani et al. 2017, section 3.2.2.
+    ValueError where the heads do not divide d_model, or the groups the heads, or a mask does not fit; TypeError for one
+    that is not bool.
     """
 
     def __init__(self, d_model, num_heads, dropout=0.1, *, bias=True, num_kv_heads=None, kdim=None, vdim=None):
@@ -44,7 +43,8 @@ class MultiHeadAttention(Module):
         v = self.split_heads(self.w_v(value))
         grouped = self.num_kv_heads < self.num_heads
         if grouped:
-            q, k, v, mask = self.group(q), self.group(k), self.group(v), self.group_mask(mask)
+            mask = self.group_mask(mask, batched=q.ndim == 4)
+            q, k, v = self.group(q), self.group(k), self.group(v)
         dropout_p = self.dropout.p if self.dropout.training else 0.0
         out = self.attend(q, k, v, mask, is_causal=is_causal, dropout_p=dropout_p, return_weights=return_weights)
         out, weights = out if return_weights else (out, None)
@@ -67,14 +67,16 @@ class MultiHeadAttention(Module):
         """(B, Hkv, G, T, .) -> (B, H, T, .)"""
         return x.reshape(*x.shape[:-4], self.num_heads, *x.shape[-2:])
 
-    def group_mask(self, mask):
+    def group_mask(self, mask, batched):
         """The mask beside grouped scores (B, Hkv, G, T, S)."""
-        mask = mask.data if isinstance(mask, Tensor) else mask
-        if mask is None or mask.ndim < 3:
+        if getattr(mask, "ndim", 0) < 3:                        # none, the same for every head, or no mask at all
             return mask
-        if mask.ndim == 4 and mask.shape[1] == self.num_heads:
-            return self.group(mask)
-        return mask[:, None, None] if mask.ndim == 3 else mask[:, None]
+        if mask.ndim == 3 and batched:
+            mask = mask[:, None]                                    # (B, 1, T, S)
+        if mask.shape[-3] not in (1, self.num_heads):
+            raise ValueError(f"MultiHeadAttention: mask {mask.shape} must have 1 or {self.num_heads} heads before its "
+                             "last two axes")
+        return mask[..., None, :, :] if mask.shape[-3] == 1 else self.group(mask)
 
     def extra_repr(self):
         groups = f", num_kv_heads={self.num_kv_heads}" if self.num_kv_heads < self.num_heads else ""

@@ -1,12 +1,37 @@
-"""Initial values: arrays in the default dtype on the default device, drawn from minitx's one generator on the host."""
+"""Initial values: arrays in the default dtype on the default device, drawn from minitx's one generator on the host.
+
+They are drawn in float64 and rounded, so that every dtype gets the same numbers from the same seed.
+"""
+import contextlib
+import threading
+
 import numpy as np
 
 from minitx import backend
 
 
+class _Mode(threading.local):
+    drawing = True
+
+
+_mode = _Mode()
+
+
+@contextlib.contextmanager
+def undrawn():
+    """Inside it `uniform` and `normal` draw nothing and give zeros: for a model that sets its values itself afterwards."""
+    outer, _mode.drawing = _mode.drawing, False
+    try:
+        yield
+    finally:
+        _mode.drawing = outer
+
+
 def uniform(shape, bound):
     """Uniform in [-bound, bound)."""
-    x = backend.generator().random(shape, dtype=_drawn())
+    if not _mode.drawing:
+        return zeros(shape)
+    x = backend.generator().random(shape)
     x *= 2 * bound
     x -= bound
     return _placed(x)
@@ -14,7 +39,9 @@ def uniform(shape, bound):
 
 def normal(shape, std=1.0):
     """Gaussian with mean 0 and standard deviation std."""
-    x = backend.generator().standard_normal(shape, dtype=_drawn())
+    if not _mode.drawing:
+        return zeros(shape)
+    x = backend.generator().standard_normal(shape)
     x *= std
     return _placed(x)
 
@@ -27,11 +54,6 @@ def zeros(shape):
 def ones(shape):
     """All 1."""
     return _placed(np.ones(shape, backend.default_dtype()))
-
-
-def _drawn():
-    """The dtype to draw in: the generator knows float32 and float64."""
-    return np.promote_types(backend.default_dtype(), np.float32)
 
 
 def _placed(x):

@@ -54,7 +54,12 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """Mean 0 and variance 1 over the last axis, then a scale (starts at 1) and a shift (at 0). Ba et al. 2016."""
+    """Mean 0 and variance 1 over the last axis, then a scale and a shift. Ba et al. 2016.
+
+        x (..., dim)   weight (dim,), starts at 1   bias (dim,), at 0, or None   ->   y (..., dim)
+
+    ValueError for another width.
+    """
 
     def __init__(self, dim, eps=1e-5, bias=True):
         _check_size("LayerNorm", dim=dim)
@@ -70,7 +75,12 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """Root mean square 1 over the last axis, then a scale (starts at 1). Zhang and Sennrich 2019."""
+    """Root mean square 1 over the last axis, then a scale. Zhang and Sennrich 2019.
+
+        x (..., dim)   weight (dim,), starts at 1   ->   y (..., dim)
+
+    ValueError for another width.
+    """
 
     def __init__(self, dim, eps=1e-6):
         _check_size("RMSNorm", dim=dim)

@@ -1,8 +1,7 @@
 """Masks: bool arrays on the host, True = may attend, combined with &."""
 import numpy as np
 
-from minitx import backend
-from minitx.autograd import Tensor
+from minitx.tensor import as_numpy
 
 
 def causal_mask(n, n_keys=None):
@@ -19,7 +18,7 @@ def padding_mask(lengths, n):
 
     lengths (B,) integers from 0 to n: TypeError or ValueError otherwise.
     """
-    lengths = _host(lengths)
+    lengths = as_numpy(lengths)
     if lengths.dtype.kind not in "iu":
         raise TypeError(f"padding_mask: lengths must be integers, got {lengths.dtype}")
     if lengths.ndim != 1 or lengths.size and not 0 <= lengths.min() <= lengths.max() <= n:
@@ -32,7 +31,7 @@ def mask_from_tokenizer(attention_mask, shape):
 
     shape is (B, S) of the ids that it belongs to. ValueError for another shape or other numbers, TypeError for floats.
     """
-    attention_mask = _host(attention_mask)
+    attention_mask = as_numpy(attention_mask)
     if attention_mask.dtype.kind not in "iub":
         raise TypeError(f"attention_mask must be bool or integers 0 and 1, got {attention_mask.dtype}")
     if attention_mask.shape != shape:
@@ -40,8 +39,3 @@ def mask_from_tokenizer(attention_mask, shape):
     if attention_mask.size and not 0 <= attention_mask.min() <= attention_mask.max() <= 1:
         raise ValueError("attention_mask must hold 1 for a token and 0 for padding, nothing else")
     return attention_mask.astype(bool)[:, None]
-
-
-def _host(x):
-    x = x.data if isinstance(x, Tensor) else x
-    return backend.to_numpy(x) if backend.is_array(x) else np.asarray(x)

@@ -1,5 +1,6 @@
 """Module: a tree of Parameters, Buffers and other Modules, found by walking the attributes."""
 import itertools
+import reprlib
 import textwrap
 from typing import NamedTuple
 
@@ -104,13 +105,14 @@ class Module:
     def load_state_dict(self, state, strict=True):
         """Copy the values of {name: array or Tensor} into parameters and buffers, into their own dtype and device.
 
-        All is checked before anything is changed: one ValueError lists everything missing, unexpected and of a wrong
-        shape or kind. A tied tensor needs only one of its names; given under several, the values must be the same.
-        strict=False leaves the missing as they are and ignores the unexpected; both are returned as (missing_keys,
-        unexpected_keys).
+        All is checked before anything is changed: one ValueError lists everything missing, unexpected, of a wrong shape
+        or kind, and what is read-only here. A tied tensor needs only one of its names; given under several, the values
+        must be the same. The state may hold this Module's own arrays, also under exchanged names. strict=False leaves
+        the missing as they are and ignores the unexpected; both are returned as (missing_keys, unexpected_keys).
         """
         targets = self._saved()
         arrays, complaints = {}, []
+        own = {id(_memory(target.data)) for target in targets.values()}
         for name in (name for name in targets if name in state):
             target = targets[name]
             array = state[name].data if isinstance(state[name], Tensor) else state[name]
@@ -119,9 +121,12 @@ class Module:
                                   f"the state has {array.dtype if is_array(array) else type(array).__name__}")
             elif array.shape != target.shape:
                 complaints.append(f"wrong shape: {name} is {target.shape}, the state has {array.shape}")
+            elif not getattr(target.data.flags, "writeable", True):             # CuPy has no such flag
+                complaints.append(f"read-only: {name} cannot be written into")
             else:
-                first, values = arrays.setdefault(id(target), (name, backend.like(array, target.data)))
-                if values is not array and not _same(values, backend.like(array, target.data)):
+                array = backend.like(array.copy() if id(_memory(array)) in own else array, target.data)
+                first, values = arrays.setdefault(id(target), (name, array))
+                if values is not array and not _same(values, array):
                     complaints.append(f"tied: {first} and {name} are one tensor, the state has two different values")
         given = {id(target) for name, target in targets.items() if name in state}
         missing = [name for name, target in targets.items() if id(target) not in given]
@@ -140,6 +145,7 @@ class Module:
         """What stands between the parentheses of the repr."""
         return ""
 
+    @reprlib.recursive_repr("...")
     def __repr__(self):
         count = sum(parameter.size for parameter in self.parameters())
         lines = [f"{type(self).__name__}({self.extra_repr()})" + (f"  {count:,} parameters" if count else "")]
@@ -159,12 +165,17 @@ def _members(value):
     return enumerate(value) if isinstance(value, (list, tuple)) else ()
 
 
-def _walk(value, name=""):
-    """(name, thing) of every Module, Parameter and Buffer from value down, in attribute order, under all its names."""
+def _walk(value, name="", above=()):
+    """(name, thing) of every Module, Parameter and Buffer from value down, in attribute order, under all its names.
+
+    `above` is what lies on the way down, by id: a Module may know its parent.
+    """
+    if id(value) in above:
+        return
     if isinstance(value, (Module, Parameter, Buffer)):
         yield name, value
     for key, inner in _members(value):
-        yield from _walk(inner, f"{name}.{key}" if name else str(key))
+        yield from _walk(inner, f"{name}.{key}" if name else str(key), (*above, id(value)))
 
 
 def _children(value, name=""):
@@ -182,6 +193,11 @@ def _moved(array, device, dtype):
         return None
     array = array if device is None else backend.to_device(array, device)
     return array if dtype is None or array.dtype.kind != "f" else array.astype(dtype, copy=False)
+
+
+def _memory(array):
+    """The array that owns what `array` shows."""
+    return array if array.base is None else array.base
 
 
 def _same(a, b):

@@ -1,7 +1,7 @@
 """The two kinds of Tensor that a Module owns."""
 from minitx import backend
 from minitx.autograd import Tensor
-from minitx.backend import is_array, xp_of
+from minitx.backend import is_array
 
 
 class Parameter(Tensor):
@@ -31,4 +31,4 @@ def _own(data):
     data = data.data if isinstance(data, Tensor) else data
     if not is_array(data):
         return backend.make_array(data)
-    return xp_of(data).ascontiguousarray(data).copy().reshape(data.shape)   # ascontiguousarray makes () into (1,)
+    return data.copy()                                      # in C order, whatever the order was

@@ -24,7 +24,8 @@ def sinusoids(n, d_model):
 class PositionalEncoding(Module):
     """Adds the fixed waves of `sinusoids` to x (B, T, d_model), then dropout.
 
-    The table is the buffer ``pe`` (1, max_len, d_model), computed in float64. ValueError where T > max_len.
+    The table is the buffer ``pe`` (1, max_len, d_model), computed in float64. ValueError where T > max_len or x has
+    another width.
     """
 
     def __init__(self, d_model, max_len=5000, dropout=0.1):
@@ -33,9 +34,8 @@ class PositionalEncoding(Module):
         self.pe = Buffer(backend.to_device(table, backend.default_device()))
 
     def forward(self, x):
-        T, max_len = x.shape[-2], self.pe.shape[1]
-        _check_length("PositionalEncoding", T, max_len)
-        return self.dropout(x + self.pe[0, :T])
+        _check("PositionalEncoding", x, *self.pe.shape[1:])
+        return self.dropout(x + self.pe[0, :x.shape[-2]])
 
     def extra_repr(self):
         return f"{self.pe.shape[2]}, max_len={self.pe.shape[1]}"
@@ -45,30 +45,36 @@ class LearnedPositions(Module):
     """Adds a trained row to x (B, T, d_model) for each position. Starts N(0, 0.02), as in GPT-2 and BERT.
 
     positions (T,) or (B, T), integers, say where the tokens stand; left out, they count from 0. ValueError where T >
-    max_len.
+    max_len, or x has another width, or positions another shape.
     """
 
     def __init__(self, max_len, d_model):
         self.weight = Parameter(init.normal((max_len, d_model), 0.02))
 
     def forward(self, x, positions=None):
-        T, max_len = x.shape[-2], len(self.weight)
-        _check_length("LearnedPositions", T, max_len)
-        return x + (self.weight[:T] if positions is None else ops.embedding(positions, self.weight))
+        _check("LearnedPositions", x, *self.weight.shape)
+        T = x.shape[-2]
+        if positions is None:
+            return x + self.weight[:T]
+        if np.shape(positions) not in ((T,), x.shape[:-1]):
+            raise ValueError(f"LearnedPositions: positions {np.shape(positions)} must be ({T},) or {x.shape[:-1]}")
+        return x + ops.embedding(positions, self.weight)
 
     def extra_repr(self):
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
 
 
 def position_ids_from_mask(attention_mask):
-    """Positions (B, S) that count the real tokens of each row alone, the first of them 0; padding gets some valid
-    position.
+    """Positions (B, S) that count the real tokens of each row alone, the first of them 0.
 
-    attention_mask (B, S) is 1 for a token, 0 for padding, on either side.
+    attention_mask (B, S) is 1 for a token, 0 for padding, on either side; padding gets some valid position.
     """
     return (attention_mask.cumsum(axis=-1) - 1).clip(0, None)
 
 
-def _check_length(layer, T, max_len):
-    if T > max_len:
-        raise ValueError(f"{layer}: a sequence of {T} is longer than max_len {max_len}; shorten it or build with more")
+def _check(layer, x, max_len, d_model):
+    if x.ndim < 2 or x.shape[-1] != d_model:
+        raise ValueError(f"{layer}: x must be (..., T, {d_model}), got {x.shape}")
+    if x.shape[-2] > max_len:
+        raise ValueError(f"{layer}: a sequence of {x.shape[-2]} is longer than max_len {max_len}; shorten it or build with "
+                         "more")

@@ -65,7 +65,7 @@ class Logsumexp(Op):
             e = xp.exp(x - m)
             total = e.sum(axis=axis, keepdims=True)
             y = m + xp.log(total)
-        self.p = e / xp.where(total == 0, 1, total)
+            self.p = e / xp.where(total == 0, 1, total)
         return y if keepdims else xp.squeeze(y, axis=axes_of(x.ndim, axis))
 
     def backward(self, dy):

@@ -1,5 +1,6 @@
 """Putting arrays together and taking them apart."""
 import itertools
+from collections.abc import Iterable
 
 from minitx.autograd import Op
 from minitx.backend import xp_of
@@ -55,6 +56,8 @@ class Split(Op):
     """
 
     def forward(self, x, *, sections, axis=0):
+        if not -x.ndim <= axis < x.ndim:
+            raise ValueError(f"axis {axis} does not exist")
         ys = tuple(xp_of(x).split(x, sections, axis=axis))
         self.axis, self.shapes = axis, [y.shape for y in ys]
         return ys
@@ -87,6 +90,8 @@ def split(x, indices_or_sections, axis=0):
 
 
 def _several(name, xs):
+    if not isinstance(xs, Iterable):
+        raise TypeError(f"{name}: expected a list of arrays, got {type(xs).__name__}")
     xs = tuple(xs)
     if not xs:
         raise ValueError(f"{name}: needs at least one array")

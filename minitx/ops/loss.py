@@ -53,6 +53,8 @@ class CrossEntropy(Op):
 
     def backward(self, dy):
         dx, a, xp = self.p, self.smoothing, xp_of(dy)
+        if not dx.size:
+            return dx.reshape(self.shape),
         rows = xp.arange(len(dx))
         if a:
             dx -= a / dx.shape[-1]

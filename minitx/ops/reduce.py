@@ -120,7 +120,7 @@ class Prod(Op):
 
 def axes_of(ndim, axis):
     """The axes that a reduction runs over, as a tuple of non-negative numbers."""
-    if axis is None:
+    if axis is None or not ndim:                        # NumPy lets a number be reduced along axis 0 or -1
         return tuple(range(ndim))
     return tuple(i % ndim for i in (axis if isinstance(axis, (tuple, list)) else (axis,)))
 

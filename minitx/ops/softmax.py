@@ -62,8 +62,8 @@ def probabilities(scores, axis, mask):
     with quiet(scores):
         scores -= finite_or_zero(scores.max(axis=axis, keepdims=True))
         xp.exp(scores, out=scores)
-    total = scores.sum(axis=axis, keepdims=True)
-    scores /= xp.where(total == 0, 1, total)
+        total = scores.sum(axis=axis, keepdims=True)
+        scores /= xp.where(total == 0, 1, total)
     return scores
 
 

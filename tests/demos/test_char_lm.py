@@ -1,9 +1,11 @@
 """The main job, on a model and a text small enough for a test, and everything that a person may ask of it wrongly."""
 import csv
+import errno
 import importlib.util
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,10 +42,10 @@ def test_learns_and_keeps_everything(demo, capsys):
     assert demo.main(["--text", "text.txt", "--out", "run", "--seed", "3", "--prompt", "the "]) == 0
     printed = capsys.readouterr()
     assert "tokens/s" in printed.err and "60/60" in printed.err                 # the bar
-    assert sum(line.startswith("step ") for line in printed.out.splitlines()) == 21
+    assert sum(line.startswith("step ") for line in printed.out.splitlines()) == 11
     rows = read_csv("run/log.csv")
     assert list(rows[0]) == ["step", "train_loss", "val_loss", "rate", "tokens_per_second", "seconds"]
-    assert [int(row["step"]) for row in rows] == list(range(0, 61, 3))
+    assert [int(row["step"]) for row in rows] == list(range(0, 61, 6))
     assert float(rows[0]["val_loss"]) == pytest.approx(np.log(len(set(TEXT))), abs=0.3)
     assert float(rows[-1]["val_loss"]) < 1.5
     run = json.loads(Path("run/run.json").read_text(encoding="utf-8"))
@@ -115,8 +117,8 @@ def test_ctrl_c_keeps_what_it_has(demo, monkeypatch, capsys):
 
     monkeypatch.setattr(demo, "evaluate", interrupted)
     assert demo.main(["--text", "text.txt", "--out", "run"]) == 0
-    assert "after 6 of 60 steps" in capsys.readouterr().out
-    assert [row["step"] for row in read_csv("run/log.csv")] == ["0", "3", "6"]
+    assert "after 12 of 60 steps" in capsys.readouterr().out
+    assert [row["step"] for row in read_csv("run/log.csv")] == ["0", "6", "12"]
     assert Path("run/weights.safetensors").exists() and Path("run/sample.txt").exists()
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -128,9 +130,69 @@ def test_second_ctrl_c_stops_at_once(demo):
         signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_outside_of_training(demo, monkeypatch):
-    monkeypatch.setattr(demo, "write", lambda *args, **options: signal.raise_signal(signal.SIGINT))
-    assert demo.main(["--text", "text.txt"]) == 130
+def test_ctrl_c_outside_of_training(demo, monkeypatch, capsys):
+    """Before, while the page is written, and when writing again: nothing but what is kept is said."""
+    write = demo.write
+
+    def interrupted(model, table, prompt, n, seed):
+        return signal.raise_signal(signal.SIGINT) if n in stop_at else write(model, table, prompt, n, seed)
+
+    monkeypatch.setattr(demo, "write", interrupted)
+    for stop_at, arguments, says in (
+            ([80], ["--out", "run"], "char_lm: stopped; nothing is kept"),                  # the line before training
+            ([120], ["--steps", "5"], "char_lm: stopped; nothing is kept without --out DIR"),
+            ([120], ["--steps", "5", "--out", "run"],
+             "char_lm: stopped; the weights of step 5 and the log are kept in run")):
+        assert demo.main(["--text", "text.txt", *arguments]) == 130
+        assert capsys.readouterr().err.splitlines()[-1] == says
+    assert demo.main(["--sample", "run"]) == 130 and capsys.readouterr().err == ""
+    assert demo.load(Path("run")) and len(demo.read_log(Path("run"))) == 6
+
+
+def no_room(*args, **options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_disk_full(demo, monkeypatch, capsys):
+    """In the middle of a run and at its end; the log is never half written."""
+    save, saved = demo.checkpoint.save, []
+
+    def fills(path, state):
+        saved.append(1)
+        (save if len(saved) < 3 else no_room)(path, state)
+
+    monkeypatch.setattr(demo.checkpoint, "save", fills)
+    assert demo.main(["--text", "text.txt", "--out", "run"]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("char_lm: cannot write to run (No space left on device); "), message
+    assert "the weights of step 6 and the log are kept in run: make room" in message
+    assert demo.load(Path("run"))
+
+    monkeypatch.setattr(demo.checkpoint, "save", save)
+    monkeypatch.setattr(demo, "draw", no_room)
+    assert demo.main(["--text", "text.txt", "--out", "run", "--steps", "2"]) == 2
+    assert "the weights of step 2 and the log" in capsys.readouterr().err.splitlines()[-1]
+
+    before = Path("run/log.csv").read_bytes()
+    monkeypatch.setattr(Path, "replace", no_room)
+    with pytest.raises(OSError):
+        demo.write_log(Path("run/log.csv"), [])
+    assert Path("run/log.csv").read_bytes() == before
+
+
+def test_folder_gone(demo, monkeypatch, capsys):
+    evaluate, calls = demo.evaluate, []
+
+    def removes(*args, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            shutil.rmtree("run")
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr(demo, "evaluate", removes)
+    assert demo.main(["--text", "text.txt", "--out", "run"]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("char_lm: cannot write to run (") and "nothing is kept: " in message, message
 
 
 @pytest.mark.parametrize("spoil_at", [10, 12])         # between two notes of the log, and just before one
@@ -149,7 +211,7 @@ def test_nan_keeps_the_last_good_weights(demo, monkeypatch, capsys, spoil_at):
     printed = capsys.readouterr()
     where = "loss is nan at step 11" if spoil_at == 10 else "held-out loss is nan after step 12"
     message = printed.err.splitlines()[-1]
-    assert where in message and "back to the weights of step 9" in message
+    assert where in message and "back to the weights of step 6" in message
     model, table = demo.load(Path("run"))
     assert all(np.isfinite(array).all() for array in model.state_dict().values())
     assert float(read_csv("run/log.csv")[-1]["val_loss"]) == pytest.approx(
@@ -202,7 +264,25 @@ def test_what_else_is_refused(demo, capsys):
     assert "weights.safetensors" in refused(demo, capsys, "--sample", "run")
 
 
+@pytest.mark.parametrize("content", [
+    "", "\n", "step,train_loss,val_loss,rate,tokens_per_second,seconds\n", "step,val_loss\n0,1.5\n",
+    "step,train_loss,val_loss,rate,tokens_per_second,seconds\n0,,1.5,,,0\n6,1.2",
+    "step,train_loss,val_loss,rate,tokens_per_second,seconds\n0,,1.5,,,0,7\n",
+    "step,train_loss,val_loss,rate,tokens_per_second,seconds\n0,,high,,,0\n", "a,b,c,d,e,f\n1,2,3,4,5,6\n",
+    "\0\n", "x" * 200_000], ids=range(10))
+def test_log_that_cannot_be_read(demo, capsys, content):
+    Path("run").mkdir()
+    Path("run/log.csv").write_text(content, encoding="utf-8")
+    assert "train with --out run" in refused(demo, capsys, "--compare", "run")
+
+
 def test_missing_library_is_named(demo, monkeypatch, capsys):
+    demo.main(["--text", "text.txt", "--out", "run", "--steps", "1"])
+    capsys.readouterr()
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    assert "pip install safetensors" in refused(demo, capsys, "--sample", "run")
+    assert demo.main(["--text", "text.txt", "--out", "run"]) == 2
+    assert "pip install safetensors" in capsys.readouterr().err.splitlines()[-1]
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert "pip install tqdm" in refused(demo, capsys, "--text", "text.txt")
 

@@ -147,6 +147,29 @@ def test_initial_values():
     assert loss == pytest.approx(math.log(65), abs=0.05)            # before training it knows nothing
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_matrix_is_drawn_once(tied, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(mt.backend, "generator", lambda: Counted(drawn))
+    model = small(tie_word_embeddings=tied)
+    assert sum(drawn) == sum(p.size for p in model.parameters() if p.ndim == 2)
+    monkeypatch.undo()
+    assert (nn.Linear(3, 3).weight.data != 0).all()                 # and everybody else draws as before
+
+
+class Counted:
+    """A generator that writes down how many numbers it was asked for."""
+
+    def __init__(self, drawn):
+        self.drawn = drawn
+
+    def standard_normal(self, shape):
+        self.drawn.append(math.prod(shape))
+        return RNG.standard_normal(shape)
+
+    random = standard_normal
+
+
 def test_names_and_tie():
     model = small()
     assert list(dict(model.named_parameters()))[:2] == ["wte.weight", "wpe.weight"]
@@ -220,8 +243,11 @@ def test_input_that_cannot_be(call, error, says):
 def test_configurations_that_cannot_be():
     with pytest.raises(ValueError, match="n_embd|d_model 24 .* num_heads 5"):
         small(n_head=5)
-    with pytest.raises(ValueError, match="unknown activation 'mish'"):
+    with pytest.raises(ValueError, match="unknown activation 'mish': use one of gelu_new, .*gelu, relu, silu, tanh"):
         small(activation_function="mish")
+    for config in SMALL, {}, 50257:
+        with pytest.raises(TypeError, match=r"GPT2Config\(\*\*config\)"):
+            models.GPT2(config)
     with pytest.raises(ValueError, match="classifier"):
         small("classifier")
 

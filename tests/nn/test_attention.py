@@ -80,16 +80,10 @@ def test_each_head_is_an_attention_of_its_own():
 @pytest.mark.parametrize("kv_heads", [1, 2])
 @pytest.mark.parametrize("mask", [
     None, nn.causal_mask(T, S), nn.padding_mask([3, 7], S), RNG.random((B, 4, T, S)) < 0.6,
-    RNG.random((B, 1, T, S)) < 0.6,
-], ids=["none", "causal", "padding", "heads", "one head"])
+    RNG.random((B, 1, T, S)) < 0.6, mt.tensor(RNG.random((B, 4, T, S)) < 0.6),
+], ids=["none", "causal", "padding", "heads", "one head", "Tensor"])
 def test_grouped_heads_are_heads_repeated(kv_heads, mask):
-    grouped, whole = attention(8, 4, num_kv_heads=kv_heads), attention(8, 4)
-    assert grouped.w_k.weight.shape == (kv_heads * 2, 8)
-    state = grouped.state_dict()
-    for name in "w_k.weight", "w_k.bias", "w_v.weight", "w_v.bias":
-        heads = state[name].reshape(kv_heads, 2, -1)
-        state[name] = np.repeat(heads, 4 // kv_heads, axis=0).reshape(whole.state_dict()[name].shape)
-    whole.load_state_dict(state)
+    grouped, whole = grouped_and_whole(kv_heads)
     q, m = draw(B, T, 8), draw(B, S, 8)
     a, b = grouped(q, m, m, mask, return_weights=True), whole(q, m, m, mask, return_weights=True)
     dy = RNG.standard_normal(a[0].shape)
@@ -101,6 +95,28 @@ def test_grouped_heads_are_heads_repeated(kv_heads, mask):
     np.testing.assert_allclose(first, q.grad, rtol=1e-12, atol=1e-12)
     summed = whole.w_v.weight.grad.reshape(kv_heads, 4 // kv_heads, 2, 8).sum(1).reshape(-1, 8)
     np.testing.assert_allclose(grouped.w_v.weight.grad, summed, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("shape", [(T, S), (4, T, S), (1, T, S), (4, 1, S)], ids=str)
+def test_grouped_heads_of_one_sequence_without_a_batch(kv_heads, shape):
+    grouped, whole = grouped_and_whole(kv_heads)
+    q, m, mask = draw(T, 8), draw(S, 8), RNG.random(shape) < 0.6
+    for x, y in zip(grouped(q, m, m, mask, return_weights=True), whole(q, m, m, mask, return_weights=True)):
+        assert x.shape == y.shape and x.ndim in (2, 3)
+        np.testing.assert_allclose(x.data, y.data, rtol=1e-12, atol=1e-12)
+
+
+def grouped_and_whole(kv_heads):
+    """Two equal layers of 4 heads: one with kv_heads for keys and values, one where each of those is written out."""
+    grouped, whole = attention(8, 4, num_kv_heads=kv_heads), attention(8, 4)
+    assert grouped.w_k.weight.shape == (kv_heads * 2, 8)
+    state = grouped.state_dict()
+    for name in "w_k.weight", "w_k.bias", "w_v.weight", "w_v.bias":
+        heads = state[name].reshape(kv_heads, 2, -1)
+        state[name] = np.repeat(heads, 4 // kv_heads, axis=0).reshape(whole.state_dict()[name].shape)
+    whole.load_state_dict(state)
+    return grouped, whole
 
 
 def test_a_query_that_sees_nothing_is_the_output_bias():
@@ -157,10 +173,27 @@ def test_heads_that_do_not_divide(arguments, options, says):
         nn.MultiHeadAttention(*arguments, **options)
 
 
-def test_masks_of_the_wrong_kind():
-    layer, x = nn.MultiHeadAttention(C, H), mt.randn(B, T, C)
-    for mask in np.ones((T, T), int), np.zeros((T, T), np.float32):
+@pytest.mark.parametrize("kv_heads", [H, 1])
+def test_masks_of_the_wrong_kind(kv_heads):
+    layer, x = nn.MultiHeadAttention(C, H, num_kv_heads=kv_heads), mt.randn(B, T, C)
+    for mask in np.ones((T, T), int), np.zeros((T, T), np.float32), np.ones((B, T, T), int), np.ones((T, T), bool).tolist():
         with pytest.raises(TypeError, match="bool"):
             layer(x, x, x, mask)
     with pytest.raises(ValueError, match="scaled_dot_product_attention"):
         layer(x, x, x, np.ones((T, T + 1), bool))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("shape", [(2, 2, 3, 3), (2, 3, 1, 3), (2, 8, 3, 3)], ids=str)
+def test_a_mask_with_another_number_of_heads(kv_heads, shape):
+    layer, x = nn.MultiHeadAttention(8, 4, num_kv_heads=kv_heads), mt.randn(2, 3, 8)
+    with pytest.raises(ValueError, match="MultiHeadAttention|scaled_dot_product_attention"):
+        layer(x, x, x, np.ones(shape, bool))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("shape", [(2, 3, 3), (2, 4, 3, 3), (2, 1, 3, 3)], ids=str)
+def test_a_mask_with_more_than_a_sequence_without_a_batch_has(kv_heads, shape):
+    layer, x = nn.MultiHeadAttention(8, 4, num_kv_heads=kv_heads), mt.randn(3, 8)
+    with pytest.raises(ValueError, match="MultiHeadAttention|scaled_dot_product_attention"):
+        layer(x, x, x, np.ones(shape, bool))

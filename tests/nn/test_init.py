@@ -1,4 +1,6 @@
 """Initial distributions: their moments, dtype, and that a seed gives them again."""
+import threading
+
 import numpy as np
 import pytest
 
@@ -40,3 +42,26 @@ def test_a_seed_repeats(draw):
     first = draw()
     mt.manual_seed(5)
     np.testing.assert_array_equal(first, draw())
+
+
+def test_undrawn_gives_zeros_and_takes_no_numbers():
+    mt.manual_seed(1)
+    expected = init.normal((3,))
+    mt.manual_seed(1)
+    with init.undrawn():
+        with init.undrawn():
+            assert (init.uniform((2, 2), 1.0) == 0).all()
+        x = init.normal((2, 2), 3.0)
+    assert (x == 0).all() and x.dtype == np.float32
+    np.testing.assert_array_equal(init.normal((3,)), expected)
+
+
+def test_undrawn_ends_with_an_error_and_is_nobody_elses():
+    with pytest.raises(KeyError):
+        with init.undrawn():
+            other = threading.Thread(target=lambda: seen.append(init.normal((3,))))
+            seen = []
+            other.start()
+            other.join()
+            raise KeyError
+    assert (seen[0] != 0).all() and (init.normal((3,)) != 0).all()

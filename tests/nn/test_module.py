@@ -120,6 +120,26 @@ def test_not_strict_says_what_it_passed_over():
         model.load_state_dict({"table": np.zeros(4)}, strict=False)
 
 
+@pytest.mark.parametrize("view", [lambda array: array, lambda array: array[:], mt.Tensor], ids=["array", "view", "Tensor"])
+def test_loading_its_own_arrays_under_exchanged_names(view):
+    model = nn.Module()
+    model.a, model.b, model.c = (nn.Parameter(np.full(3, value)) for value in (1.0, 2.0, 3.0))
+    model.load_state_dict({"a": view(model.b.data), "b": view(model.c.data), "c": view(model.a.data)})
+    assert [p.data.tolist() for p in model.parameters()] == [[2.0] * 3, [3.0] * 3, [1.0] * 3]
+    model.load_state_dict({"a": model.a.data[::-1], "b": model.b.data, "c": model.c.data})
+    assert not np.shares_memory(model.a.data, model.b.data)
+
+
+def test_a_read_only_target_is_found_before_anything_is_changed():
+    model = Model()
+    model.lm_head.bias = nn.Parameter(np.zeros(5, np.float32))
+    model.lm_head.bias.data.flags.writeable = False
+    state = {name: array + 1 for name, array in model.state_dict().items()}
+    with pytest.raises(ValueError, match="nothing was loaded\n  read-only: lm_head.bias"):
+        model.load_state_dict(state)
+    assert all(p.version == 0 for p in model.parameters()) and (model.wte.weight.data != state["wte.weight"]).all()
+
+
 def test_loading_its_own_state_changes_nothing():
     model = Model()
     before = model.wte.weight.data.copy()
@@ -210,3 +230,29 @@ def test_repr_is_nested_and_counts():
         "  lm_head: Linear(4, 5, bias=False)  20 parameters"])
     stack = nn.Sequential(*(nn.Sequential(nn.ReLU()) for _ in range(6)), nn.Tanh(), nn.Tanh())
     assert repr(stack) == "Sequential()\n  0, ..., 5: Sequential()\n    0: ReLU()\n  6, 7: Tanh()"
+
+
+class Child(nn.Module):
+    def __init__(self, parent):
+        self.parent, self.layer = parent, nn.Linear(2, 3)
+
+
+class Parent(nn.Module):
+    def __init__(self):
+        self.children = [Child(self), {"one": Child(self)}]
+        self.me = self
+
+
+def test_a_module_that_knows_its_parent():
+    model = Parent()
+    names = [f"children.{i}.layer.{name}" for i in ("0", "1.one") for name in ("weight", "bias")]
+    assert [name for name, _ in model.named_parameters()] == list(model.state_dict()) == names
+    assert len(list(model.parameters())) == 4 and len(list(model.modules())) == 5
+    assert not any(module.training for module in model.eval().modules())
+    assert model.to(dtype=np.float64) is model and all(p.dtype == np.float64 for p in model.parameters())
+    model.load_state_dict({name: array + 1 for name, array in model.state_dict().items()})
+    text = repr(model)
+    assert "layer: Linear(2, 3)" in text and "18 parameters" in text and len(text) < 1000
+    other = copy.deepcopy(model)
+    assert other.children[0].parent is other.me is other and other.children[1]["one"].parent is other
+    assert not np.shares_memory(other.children[0].layer.weight.data, model.children[0].layer.weight.data)

@@ -51,8 +51,12 @@ def test_learned_positions_at_places_given():
     layer, x = nn.LearnedPositions(9, 6), mt.randn(2, 3, 6)
     places = np.array([[0, 0, 1], [5, 6, 8]])
     np.testing.assert_array_equal(layer(x, places).data, x.data + layer.weight.data[places])
+    np.testing.assert_array_equal(layer(x, mt.tensor(places[1])).data, x.data + layer.weight.data[places[1]])
+    np.testing.assert_array_equal(layer(x[0], [5, 6, 8]).data, x.data[0] + layer.weight.data[places[1]])
     with pytest.raises(IndexError, match="9"):
         layer(x, places + 1)
+    with pytest.raises(TypeError, match="integers"):
+        layer(x, places / 1)
 
 
 @pytest.mark.parametrize("layer", [nn.PositionalEncoding(6, max_len=4), nn.LearnedPositions(4, 6)])
@@ -60,6 +64,21 @@ def test_too_long(layer):
     layer(mt.randn(1, 4, 6))
     with pytest.raises(ValueError, match="5 .* 4"):
         layer(mt.randn(1, 5, 6))
+
+
+@pytest.mark.parametrize("layer", [nn.PositionalEncoding(6, max_len=4), nn.LearnedPositions(4, 6)])
+@pytest.mark.parametrize("shape", [(2, 4, 1), (2, 4, 5), (2, 4, 12), (6,)])
+def test_another_width(layer, shape):
+    with pytest.raises(ValueError, match=rf"{type(layer).__name__}.* 6.*{shape[-1]}"):
+        layer(mt.randn(*shape))
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (1,), (2, 1), (3, 3), (1, 2, 3), (2, 3, 1)])
+def test_positions_of_another_shape(shape):
+    layer = nn.LearnedPositions(9, 6)
+    for places in np.zeros(shape, int), mt.tensor(np.zeros(shape, int)), np.zeros(shape, int).tolist():
+        with pytest.raises(ValueError, match=r"positions .*\(3,\) or \(2, 3\)"):
+            layer(mt.randn(2, 3, 6), places)
 
 
 def test_positions_count_the_tokens():

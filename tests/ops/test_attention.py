@@ -198,3 +198,19 @@ def test_float16_scores_beyond_its_range():
     v = np.array([[1, 2], [3, 4]], np.float16)
     out = attend(q, k, v)
     assert out.dtype == np.float16 and out.tolist() == [[2, 3], [2, 3]]
+
+
+@pytest.mark.parametrize("bad", [2.0, 3, [[1.0]], "ab", None], ids=str)
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+def test_numbers_and_lists_are_no_queries(bad, dropout_p):
+    x = mt.ones(2, 2)
+    for given in ((bad, x, x), (x, bad, x), (x, x, bad), (bad, bad, bad)):
+        with pytest.raises((TypeError, ValueError), match="(?s)^scaled_dot_product_attention: (?!.*cuda)"):
+            attend(*given, dropout_p=dropout_p)
+
+
+def test_a_list_is_no_mask_and_no_bias():
+    x = mt.ones(2, 2)
+    for options in ({"mask": [[True, True]]}, {"bias": [[0.0, 0.0]]}):
+        with pytest.raises(TypeError, match="(?s)^scaled_dot_product_attention: (?!.*cuda)"):
+            attend(x, x, x, **options)

@@ -60,3 +60,15 @@ def test_the_seed_decides():
 def test_the_class_takes_the_draw():
     y = Dropout.apply(mt.ones(2), keep=np.array([True, False]), p=0.75)
     assert y.tolist() == [4, 0] and ops.dropout(mt.ones(2), np.float64(0.5)).dtype == np.float32
+
+
+@pytest.mark.parametrize("bad", [[1.0, 2.0], "ab", None], ids=str)
+@pytest.mark.parametrize("p, training", [(0.5, True), (0.0, True), (0.5, False)])
+def test_what_is_no_array(bad, p, training):
+    with pytest.raises((TypeError, ValueError), match="(?s)^dropout: (?!.*cuda)"):
+        ops.dropout(bad, p, training)
+
+
+def test_a_number_is_dropped_or_kept():
+    assert ops.dropout(2.0, 1.0).item() == 0 and ops.dropout(2.0, 0.0).item() == 2
+    assert ops.dropout(2, 0.5).item() in (0, 4)

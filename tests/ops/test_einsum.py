@@ -55,3 +55,11 @@ def test_only_what_is_needed_gets_a_gradient():
     ops.einsum("ij,j->i", a, b).sum().backward()
     assert a.grad.shape == (2, 3) and b.grad is None
     assert ops.einsum("ij->ji", mt.tensor([[1, 2]])).shape == (2, 1)
+
+
+@pytest.mark.parametrize("bad", [2.0, 3, [1.0, 2.0], "ab", None], ids=str)
+def test_numbers_and_lists_have_no_letters(bad):
+    for call in (lambda: ops.einsum("i->", bad), lambda: ops.einsum("i,i->", mt.ones(2), bad),
+                 lambda: ops.einsum("i,i->", bad, mt.ones(2))):
+        with pytest.raises((TypeError, ValueError), match="(?s)^einsum: (?!.*cuda)"):
+            call()

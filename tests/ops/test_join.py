@@ -69,3 +69,29 @@ def test_what_cannot_be_joined(op):
 def test_joining_arrays_and_tensors_of_two_dtypes():
     assert ops.concatenate([np.ones(2, np.float32), mt.ones(2), np.arange(2)]).dtype == np.float32
     assert ops.stack((x for x in (mt.ones(2), mt.ones(2)))).shape == (2, 2)
+
+
+def test_pieces_that_are_none_or_fewer():
+    for sections in (0, -1):
+        with pytest.raises(ValueError, match="split: "):
+            ops.split(mt.ones(4), sections)
+
+
+@pytest.mark.parametrize("axis", [1, -2, 5])
+def test_a_split_along_an_axis_that_is_not_there(axis):
+    for sections in (2, [1]):
+        with pytest.raises(ValueError, match=r"split: .*\(4,\)"):
+            ops.split(mt.ones(4), sections, axis)
+
+
+@pytest.mark.parametrize("bad", [2.0, 3, "ab", None, [1.0, 2.0]], ids=str)
+def test_numbers_and_lists_are_no_pieces(bad):
+    with pytest.raises((TypeError, ValueError), match="(?s)^split: (?!.*cuda)"):
+        ops.split(bad, 1)
+    for op in (ops.concatenate, ops.stack):
+        for call in (lambda: op([mt.ones(2), bad]), lambda: op([bad, mt.ones(2)])):
+            with pytest.raises((TypeError, ValueError), match=f"(?s)^{op.__name__}: (?!.*cuda)"):
+                call()
+        if not isinstance(bad, (str, list)):
+            with pytest.raises((TypeError, ValueError), match=f"(?s)^{op.__name__}: (?!.*cuda)"):
+                op(bad)

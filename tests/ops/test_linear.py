@@ -4,6 +4,8 @@ import pytest
 
 import minitx as mt
 from minitx import ops
+from minitx.autograd import unbroadcast
+from minitx.ops.linear import Matmul
 
 
 @pytest.mark.parametrize("a, b", [
@@ -47,3 +49,27 @@ def test_linear_over_any_leading_axes(lead, inner):
 def test_linear_names_the_shapes(weight, bias):
     with pytest.raises(ValueError, match=r"(?s)linear: .*\(5, 3\)"):
         ops.linear(mt.ones(5, 3), mt.ones(weight), None if bias is None else mt.ones(bias))
+
+
+@pytest.mark.parametrize("bad", [2.0, 3, [1.0, 2.0], "ab", None], ids=str)
+def test_numbers_and_lists_are_no_matrices(bad):
+    x = mt.ones(2)
+    for call in (lambda: ops.matmul(bad, x), lambda: ops.matmul(x, bad), lambda: ops.matmul(bad, bad)):
+        with pytest.raises((TypeError, ValueError), match="(?s)^matmul: (?!.*cuda)"):
+            call()
+    for call in (lambda: ops.linear(bad, mt.ones(2, 2)), lambda: ops.linear(x, bad),
+                 lambda: ops.linear(x, mt.ones(2, 2), 1.0 if bad is None else bad)):
+        with pytest.raises((TypeError, ValueError), match="(?s)^linear: (?!.*cuda)"):
+            call()
+
+
+@pytest.mark.parametrize("a, b", [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((5, 2, 3), (3,)), ((3,), (5, 3, 2))])
+def test_a_raw_matmul_gives_a_vector_a_vector(a, b):
+    draw, op = np.random.default_rng(0).normal, Matmul()
+    x, y = draw(size=a), draw(size=b)
+    out = np.asarray(op.forward(x, y))
+    dx, dy = op.backward(np.ones(out.shape))
+    if len(a) < 3 and len(b) < 3:
+        assert np.shape(dx) == a and np.shape(dy) == b
+    np.testing.assert_allclose((unbroadcast(dx, a) * x).sum(), out.sum(), rtol=1e-12)
+    np.testing.assert_allclose((unbroadcast(dy, b) * y).sum(), out.sum(), rtol=1e-12)

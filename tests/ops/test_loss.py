@@ -112,3 +112,25 @@ def test_targets_as_list_or_tensor_and_weak_smoothing():
 
 def test_before_training_the_loss_is_ln_v():
     assert ops.cross_entropy(mt.zeros(3, 65), [0, 1, 2]).item() == pytest.approx(4.174, abs=5e-4)
+
+
+@pytest.mark.parametrize("target, least", [(0, 1e37), (1, 1e38)])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_smoothing_of_logits_that_lie_as_far_apart_as_can_be(target, least, reduction):
+    loss, dx = both([[3e38, -3e38]], np.array([target]), np.float32, label_smoothing=0.1, reduction=reduction)
+    assert np.isfinite(loss).all() and loss > least and loss.dtype == np.float32
+    np.testing.assert_allclose(dx, [[1 - 0.95, -0.05]] if target == 0 else [[1 - 0.05, -0.95]], rtol=1e-5)
+
+
+def test_smoothing_wants_some_of_what_cannot_be():
+    loss, dx = both([[0.0, -math.inf]], np.array([0]), label_smoothing=0.1)
+    assert loss == math.inf
+    np.testing.assert_allclose(dx, [[0.05, -0.05]])
+    assert both([[0.0, -math.inf]], np.array([0]))[0] == 0
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_without_classes_every_row_is_ignored(reduction, smoothing):
+    loss, dx = both(np.ones((2, 0)), np.full(2, -100), reduction=reduction, label_smoothing=smoothing)
+    assert loss.shape == ((2,) if reduction == "none" else ()) and not loss.any() and dx.shape == (2, 0)

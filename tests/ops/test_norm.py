@@ -77,3 +77,11 @@ def test_a_weight_of_another_width(norm, weight):
 def test_a_number_has_no_row(norm):
     with pytest.raises(ValueError, match=norm.__name__):
         norm(mt.tensor(1.0))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("bad", [2.0, 3, [1.0, 2.0], "ab"], ids=str)
+def test_numbers_and_lists_have_no_rows(norm, bad):
+    for call in (lambda: norm(bad), lambda: norm(bad, mt.ones(2)), lambda: norm(mt.ones(3, 2), bad)):
+        with pytest.raises((TypeError, ValueError), match=f"(?s)^{norm.__name__}: (?!.*cuda)"):
+            call()

@@ -40,3 +40,18 @@ def test_patches_that_are_none(patch):
 
 def test_an_empty_batch():
     assert ops.patchify(mt.zeros(0, 3, 4, 4), 2).shape == (0, 4, 12)
+
+
+def test_a_patch_of_numpys_number():
+    x = mt.ones(1, 1, 4, 6)
+    assert ops.patchify(x, np.int64(2)).shape == (1, 6, 4)
+    assert ops.patchify(x, (np.int32(2), 3)).shape == (1, 4, 6)
+    for patch in (True, (True, 2), np.bool_(True), np.float64(2)):
+        with pytest.raises((ValueError, TypeError), match="patchify: "):
+            ops.patchify(x, patch)
+
+
+@pytest.mark.parametrize("images", [2.0, [[1.0]], "ab", None], ids=str)
+def test_what_is_no_image(images):
+    with pytest.raises((TypeError, ValueError), match="(?s)^patchify: (?!.*cuda)"):
+        ops.patchify(images, 2)

@@ -1,4 +1,6 @@
 """sum, mean, var, std, prod."""
+import warnings
+
 import numpy as np
 import pytest
 
@@ -76,3 +78,24 @@ def test_variance_is_two_pass():
 def test_a_float32_mean_of_many():
     x = np.full(10 ** 6, 0.1, np.float32)
     assert ops.mean(x).item() == pytest.approx(0.1, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mean", "var", "std"])
+def test_the_mean_of_nothing_is_numpys_and_has_an_empty_gradient(name):
+    x = mt.zeros(0, 3, requires_grad=True)
+    with pytest.warns(RuntimeWarning):
+        y = getattr(ops, name)(x, axis=0)
+    assert y.shape == (3,) and np.isnan(y.numpy()).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        y.backward(np.ones(3))
+    assert x.grad.shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "logsumexp"])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_the_axis_that_numpy_sees_in_a_number(name, axis):
+    x = mt.tensor(3.0, requires_grad=True)
+    y = getattr(ops, name)(x, axis)
+    y.backward()
+    assert y.shape == () and y.item() == 3 and x.grad == 1

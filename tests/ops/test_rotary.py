@@ -65,3 +65,22 @@ def test_positions_that_do_not_fit():
     for positions in (np.arange(4), np.zeros((3, 2), int)):
         with pytest.raises(ValueError, match=r"rope: .*\(2, 5, 3, 4\)"):
             ops.rope(mt.ones(2, 5, 3, 4), positions)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 5, 3, 4), (2, 4, 2, 3, 4)])
+def test_a_row_of_positions_for_each_sequence_beside_any_axes(shape):
+    x, positions = mt.tensor(np.random.default_rng(0).normal(size=shape), True), np.array([[0, 1, 2], [7, 8, 9]])
+    y = ops.rope(x, positions)
+    dy = np.random.default_rng(1).normal(size=shape)
+    y.backward(dy)
+    for b in range(2):
+        np.testing.assert_allclose(y.numpy()[b], turned(x.numpy()[b], positions[b], 10000.0, False), atol=1e-12)
+        np.testing.assert_allclose(x.grad[b], turned(dy[b], -positions[b], 10000.0, False), atol=1e-12)
+
+
+@pytest.mark.parametrize("shape, positions", [
+    ((3, 4), (1,)), ((3, 4), (2,)), ((3, 4), ()), ((3, 4), (3, 3)), ((2, 3, 4), (2, 1)), ((2, 3, 4), (1, 2)),
+    ((1, 3, 4), (2, 3)), ((2, 3, 4), (2, 3, 1)), ((2, 4, 2, 3, 4), (2, 2)), ((2, 4, 2, 3, 4), (4, 3)), ((0, 4), (1,))])
+def test_positions_of_another_length(shape, positions):
+    with pytest.raises(ValueError, match="rope: "):
+        ops.rope(mt.ones(shape), np.zeros(positions, int))

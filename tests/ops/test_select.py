@@ -62,3 +62,29 @@ def test_maximum_with_a_number_on_either_side():
     x = leaf(-1.0, 2.0)
     assert ops.maximum(0.0, x).tolist() == ops.maximum(x, 0).tolist() == [0, 2]
     assert ops.minimum(0, x).tolist() == [-1, 0]
+
+
+@pytest.mark.parametrize("condition", [[True, False], np.ones(2), np.ones(2, int)], ids=str)
+def test_where_speaks_of_its_condition(condition):
+    with pytest.raises(TypeError, match="(?s)^where: (?=.*condition)(?!.*mask)(?!.*bias)"):
+        ops.where(condition, mt.ones(2), mt.zeros(2))
+
+
+NUMBERS_WANTED = {
+    "masked_fill": lambda value: ops.masked_fill(mt.ones(2), np.array([True, False]), value),
+    "clip": lambda value: ops.clip(mt.ones(2), value), "clip, max": lambda value: ops.clip(mt.ones(2), max=value),
+}
+
+
+@pytest.mark.parametrize("value", [np.zeros(2), np.zeros(1), mt.zeros(2), [0.0, 1.0], (0.0,), "0"], ids=repr)
+@pytest.mark.parametrize("name", NUMBERS_WANTED)
+def test_arrays_where_numbers_are_meant(name, value):
+    with pytest.raises(TypeError, match=f"^{name.partition(',')[0]}: "):
+        NUMBERS_WANTED[name](value)
+
+
+@pytest.mark.parametrize("value", [np.array(0.5), mt.tensor(np.array(0.5)), np.float64(0.5), mt.tensor(0.5)], ids=repr)
+@pytest.mark.parametrize("name", NUMBERS_WANTED)
+def test_a_number_in_an_array_is_a_weak_number(name, value):
+    y = NUMBERS_WANTED[name](value)
+    assert y.dtype == np.float32 and y.tolist() == NUMBERS_WANTED[name](0.5).tolist()

@@ -91,6 +91,37 @@ def test_to_another_dtype_and_back():
     y = x.to(dtype=np.float64)
     y.backward(np.ones(2))
     assert y.dtype == np.float64 and x.grad.dtype == np.float32
-    assert x.to("cpu") is x and x.to(dtype=np.float32) is x and x.to("float64").dtype == np.float64
+    assert x.to("cpu") is x and x.to(dtype=np.float32) is x and x.to(dtype="float64").dtype == np.float64
     assert mt.tensor([1, 2]).to(dtype=np.float32).dtype == np.float32
     assert not x.to(dtype=np.int64).requires_grad or x.to(dtype=np.int64).dtype.kind == "f"
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.dtype(np.float64), "float64", float], ids=str)
+def test_a_dtype_is_no_device(dtype):
+    for call in (mt.ones(2).to, lambda d: ops.to(np.ones(2), d)):
+        with pytest.raises((TypeError, ValueError), match="dtype="):
+            call(dtype)
+    assert mt.ones(2).to("cpu", dtype).dtype == mt.ones(2).to(None, dtype).dtype == np.float64
+
+
+def test_an_element_picked_5000_times_in_float16():
+    x = mt.ones(3, dtype=np.float16, requires_grad=True)
+    x[np.zeros(5000, int)].backward(np.ones(5000, np.float16))
+    assert x.grad.dtype == np.float16 and x.grad.tolist() == [5000, 0, 0]
+
+
+@pytest.mark.parametrize("x", [[1.0, 2.0], "ab", None], ids=str)
+@pytest.mark.parametrize("name, arguments", [
+    ("reshape", (1,)), ("getitem", (0,)), ("swapaxes", (0, 1)), ("transpose", ()), ("transpose", ((0,),)), ("to", ())])
+def test_what_has_no_shape(name, arguments, x):
+    with pytest.raises((TypeError, ValueError), match=f"(?s)^{name}: (?!.*cuda)"):
+        getattr(ops, name)(x, *arguments)
+
+
+@pytest.mark.parametrize("x", [2.0, 3])
+@pytest.mark.parametrize("name, arguments, error", [
+    ("reshape", (2,), ValueError), ("swapaxes", (0, 1), ValueError), ("transpose", ((0, 1),), ValueError),
+    ("getitem", (0,), IndexError)])
+def test_a_number_has_no_axes(name, arguments, error, x):
+    with pytest.raises(error, match=f"(?s)^{name}: (?!.*cuda)"):
+        getattr(ops, name)(x, *arguments)

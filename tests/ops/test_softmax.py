@@ -80,3 +80,14 @@ def test_an_axis_that_is_not_there(function):
 def test_log_softmax_keeps_what_softmax_loses():
     y, dx = both(ops.log_softmax, np.array([[1000.0, 0.0]]), np.array([[0.0, 1.0]]))
     assert y.tolist() == [[0, -1000]] and dx.tolist() == [[-1, 1]]
+
+
+@pytest.mark.parametrize("function, value", [(ops.softmax, 1), (ops.log_softmax, 0)])
+def test_a_number_is_its_own_only_choice(function, value):
+    y, dx = both(function, np.array(3.0), np.array(2.0))
+    assert y == value and dx == 0 and y.shape == dx.shape == ()
+
+
+def test_a_number_that_may_not_be_chosen():
+    y, dx = both(lambda x: ops.softmax(x, mask=np.array(False)), np.array(3.0), np.array(2.0))
+    assert y == 0 and dx == 0
