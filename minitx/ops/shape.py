@@ -61,8 +61,7 @@ class Getitem(Op):
 
     def backward(self, dy):
         xp = xp_of(dy)
-        parts = self.index if isinstance(self.index, tuple) else (self.index,)
-        if all(part is None or part is Ellipsis or isinstance(part, (slice, int)) for part in parts):
+        if all(part is None or part is Ellipsis or isinstance(part, (slice, int)) for part in self.index):
             dx = xp.zeros(self.shape, dy.dtype)
             dx[self.index] = dy                             # slices and numbers pick nothing twice
             return dx,

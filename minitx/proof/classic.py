@@ -27,6 +27,10 @@ class Classic(NamedTuple):
     def __str__(self):
         return f"{self.op}: {self.title}"
 
+    def classes(self):
+        """name -> op class with the fault inside, as of a planted Fault."""
+        return {self.op: self.cls}
+
 
 def _fault(title, cls, **members):
     half = "forward" if "forward" in members else "backward"

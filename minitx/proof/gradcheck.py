@@ -55,6 +55,7 @@ def gradcheck(fn, *inputs, seed=0):
     seed    of the random output gradient dy ~ N(0, 1)
 
     Inputs and dy are read-only for fn. It also runs with non-contiguous inputs, and with each of several outputs alone.
+    Under no_grad it records all the same.
     Choose inputs of order 1, at least 0.1 away from kinks (relu at 0) and ties (max).
 
     GradientError (an AssertionError), naming the input, the index and both numbers, where

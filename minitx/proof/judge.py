@@ -1,8 +1,10 @@
 """The verdict on a class that claims to be an op: who finds that it is not?"""
+import functools
 import warnings
 from typing import NamedTuple
 
 from minitx.proof import opcheck
+from minitx.proof.deadline import within
 from minitx.proof.differences import GradientError
 from minitx.proof.ways import WAYS
 
@@ -10,7 +12,7 @@ SAME = 1e-12                    # a change smaller than this is rounding
 
 
 class Verdict(NamedTuple):
-    """raised    it gave itself away by an exception, or by a warning where the op gives none
+    """raised    it gave itself away by an exception, by a warning where the op gives none, or by not coming to an end
     changed      some result differs from the op's
     caught       who found it: "differences" (finite differences of the class itself), "composed", "stored", "float32"
                  (a dtype that changed)
@@ -20,25 +22,35 @@ class Verdict(NamedTuple):
     caught: frozenset
 
 
-def judge(classes, known):
-    """Verdict on faulty classes (name -> class), over all known cases (name -> list of Known) of these names."""
-    changed, caught = False, set()
-    pairs = [(cls, case) for name, cls in classes.items() for case in known[name]]
+def judge(make, known, seconds=None):
+    """Verdict on faulty classes, over all known cases (name -> list of Known) of their names.
+
+    make()     gives the classes, name -> class
+    seconds    the time that all of it may take; None: any
+    """
+    caught = set()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            for cls, case in pairs:
-                result = case.run(cls)
-                if opcheck.compare(result, case.ours) > SAME:
-                    changed = True
-                    caught |= {way for way in ("composed", "stored") if _disagrees(result, case, way)}
-            if any(case.smooth and _is_no_derivative(cls, case) for cls, case in pairs):
-                caught.add("differences")
-            if not caught and any(case.single(cls) != case.dtypes for cls, case in pairs):
-                caught.add("float32")
-        except Exception:
+            changed = within(seconds, functools.partial(_examine, make, known, caught))
+        except (Exception, SystemExit):
             return Verdict(True, True, frozenset(caught))
     return Verdict(False, changed, frozenset(caught))
+
+
+def _examine(make, known, caught):
+    """Whether some result differs from the op's; puts into `caught` who noticed."""
+    changed, pairs = False, [(cls, case) for name, cls in make().items() for case in known[name]]
+    for cls, case in pairs:
+        result = case.run(cls)
+        if opcheck.compare(result, case.ours) > SAME:
+            changed = True
+            caught |= {way for way in ("composed", "stored") if _disagrees(result, case, way)}
+    if any(case.smooth and _is_no_derivative(cls, case) for cls, case in pairs):
+        caught.add("differences")
+    if not caught and any(case.single(cls) != case.dtypes for cls, case in pairs):
+        caught.add("float32")
+    return changed
 
 
 def _disagrees(result, case, way):

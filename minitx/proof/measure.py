@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minitx.autograd import Tensor
 from minitx.proof import opcheck
-from minitx.proof.differences import excess, relative_error
+from minitx.proof.differences import excess, is_float, relative_error
+from minitx.proof.judge import SAME
+from minitx.proof.tape import through_tensors
 from minitx.proof.ways import WAYS, Known
 
 TOLERANCE = {"differences": 1.0, **{name: way.tolerance for name, way in WAYS.items()}}
@@ -21,19 +24,20 @@ class Cell(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What went wrong on one case, to be read; `way` is who noticed."""
+    """What went wrong on one case (None: on all together), to be read; `way` is who noticed."""
     op: str
-    case: str
+    case: str | None
     way: str
     text: str
 
     def __str__(self):
-        return f"{self.op}, case {self.case!r}, {_NOTICED.get(self.way, self.way)}:\n    {self.text}"
+        where = self.op if self.case is None else f"{self.op}, case {self.case!r}"
+        return f"{where}, {_NOTICED.get(self.way, self.way)}:\n    {self.text}"
 
 
 _NOTICED = {"differences": "caught by finite differences", "composed": "caught by the composed twin",
             "stored": "caught by the stored values", "PyTorch": "caught by PyTorch", "CuPy": "caught by CuPy",
-            "run": "run as it stands"}
+            "run": "run as it stands", "apply": "run through apply (as a model runs it, without __init__)"}
 
 
 class Row(NamedTuple):
@@ -54,6 +58,12 @@ def measure(cls, smooth, sharp=()):
                 _fail(failures, case, "run", f"NumPy warns: {known[-1].warned}")
             if (text := _leaves_float32(known[-1])) is not None:
                 _fail(failures, case, "run", text)
+    for one in known:
+        with _reporting(failures, one.case, "apply"):
+            if (text := _differs_in_apply(one)) is not None:
+                _fail(failures, one.case, "apply", text)
+    if not failures and not any(map(_has_entries, smooth)):
+        failures.append(Failure(cls.name, None, "run", "no entry was checked: no case has a float array that is not empty"))
     cells = {way: _cell(way, known, failures) for way in TOLERANCE}
     return Row(cls.name, len(smooth) + len(sharp), cells, failures)
 
@@ -69,7 +79,7 @@ def _reporting(failures, case, way):
         warnings.simplefilter("error", RuntimeWarning)
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _fail(failures, case, way, f"{type(error).__name__}: {error}")
 
 
@@ -88,11 +98,30 @@ def _cell(way, known, failures):
 
 def _leaves_float32(known):
     """A float32 model stays float32: which output or gradient is float64, unless an option asks for a dtype."""
+    if not any(map(is_float, known.case.inputs)):
+        return None
     n = len(known.ours.outputs)
     for i, dtype in enumerate(known.dtypes):
         if dtype == np.float64 and "dtype" not in known.case.options:
             what = f"output {i}" if i < n else f"the gradient of {_parameter(known, i - n)}"
             return f"float32 inputs give {what} in float64"
+    return None
+
+
+def _differs_in_apply(known):
+    """What the engine makes of the op, where that is anything but what the op gives by itself."""
+    inputs = [Tensor(np.asarray(x)) if type(x) is float else x for x in known.case.inputs]      # in float64 too
+    with known.quiet():
+        theirs = through_tensors(known.cls.apply, inputs, known.options, known.dys)
+    if len(theirs.outputs) != len(known.ours.outputs):
+        return f"it returns {len(known.ours.outputs)} outputs, but {len(theirs.outputs)} Tensors come out"
+    if opcheck.compare(known.ours, theirs) <= SAME:
+        return None
+    return f"by itself the op gives something else: {_worst(known, theirs)}"
+
+
+def _has_entries(case):
+    return any(is_float(x) and x.size for x in case.inputs)
 
 
 def _differences(known):
@@ -119,18 +148,21 @@ def _against(way, known):
     if expected is None:
         return None, None
     error = opcheck.compare(known.ours, expected)
-    if error <= TOLERANCE[way]:
-        return error, None
+    return error, None if error <= TOLERANCE[way] else _worst(known, expected)
+
+
+def _worst(known, expected):
+    """Where the op is furthest from the Result that was expected, and both numbers."""
     pairs = [(f"output {i} {y.shape}", y, theirs)
              for i, (y, theirs) in enumerate(zip(known.ours.outputs, expected.outputs))]
     pairs += [(_gradient(known, i), g, theirs)
               for i, (g, theirs) in enumerate(zip(known.ours.gradients, expected.gradients)) if g is not None]
     what, ours, theirs = max(pairs, key=lambda pair: relative_error(*pair[1:]))
     if ours.shape != theirs.shape:
-        return error, f"{what} should have shape {theirs.shape}"
+        return f"{what} should have shape {theirs.shape}"
     gap = np.abs(np.nan_to_num(ours) - np.nan_to_num(theirs)) + (np.isfinite(ours) != np.isfinite(theirs))
     at = np.unravel_index(int(gap.argmax()), gap.shape)
-    return error, f"{what} is wrong{_at(at)}: expected {theirs[at]:.10g}, got {ours[at]:.10g}"
+    return f"{what} is wrong{_at(at)}: expected {theirs[at]:.10g}, got {ours[at]:.10g}"
 
 
 def _at(index):

@@ -9,8 +9,8 @@ import time
 from typing import NamedTuple
 
 from minitx.proof.classic import CLASSIC
-from minitx.proof.faults import name_of, op_classes, plant
-from minitx.proof.judge import judge
+from minitx.proof.faults import name_of, op_classes, plant, unharmed
+from minitx.proof.judge import Verdict, judge
 from minitx.proof.survivors import SURVIVORS
 from minitx.proof.ways import Known
 
@@ -57,10 +57,20 @@ def score(smooth, sharp=None, classics=CLASSIC):
     known = {name: [Known(case) for case in several] + [Known(case, False) for case in (sharp or {}).get(name, ())]
              for name, several in smooth.items()}
     modules = dict.fromkeys(sys.modules[cases[0].cls.__module__] for cases in known.values())
-    judged = [(fault, judge(fault.classes(), known)) for module in modules for fault in plant(module, known)]
-    named = [(classic, judge({classic.op: classic.cls}, known)) for classic in classics if classic.op in known]
+    judged = [pair for module in modules for pair in _judged(module, known)]
+    named = [(classic, judge(classic.classes, known)) for classic in classics if classic.op in known]
     whole = tuple(name_of(module) for module in modules if set(op_classes(module)) <= set(known))
     return Score(judged, named, time.perf_counter() - start, whole)
+
+
+def _judged(module, known):
+    """(Fault, Verdict) of every fault in a module. Each has ten times as long as the ops without a fault, so that a loop
+    which it makes endless is found out. None is planted where the ops made again are not the same ops."""
+    start = time.perf_counter()
+    if judge(unharmed(module, known).classes, known) != Verdict(False, False, frozenset()):
+        return []
+    seconds = max(2.0, 10 * (time.perf_counter() - start))
+    return [(fault, judge(fault.classes, known, seconds)) for fault in plant(module, known)]
 
 
 DROPPED = "dropped: "
@@ -107,7 +117,7 @@ def text(result, in_full=False):
         lines.append(f"{half:10}" + "".join(f"{n:13}" for n in numbers))
     alone = [v for fault, v in result.judged if fault.half == "forward" and v.changed and not v.raised]
     blind = sum("differences" not in v.caught for v in alone)
-    lines += ["raised: an error or a warning gave it away; the ways after it overlap; no change: same results",
+    lines += ["raised: an error, a warning or no end gave it away; the ways after it overlap; no change: same results",
               f"finite differences alone let {blind} of {len(alone)} forward faults through: where both halves agree",
               "on the wrong function, only a value from outside tells"]
     if in_full:
@@ -130,6 +140,9 @@ def text(result, in_full=False):
 
 def user_text(name, result):
     """The score of an op from a user's file, for which finite differences are the only judge."""
+    if not result.judged:
+        return (f"no faults were planted in {name}: its class does not stand at the top level of the file, or bound to one "
+                "name once,\nor cannot be made a second time from its source")
     let_through = [fault for fault, v in result.judged if not (v.raised or v.caught)]
     lines = [f"faults planted in {name}: {len(result.judged)}, caught {len(result.judged) - len(let_through)}"]
     if let_through:

@@ -37,19 +37,19 @@ def run(names=(), *, in_full=False, json_file=None):
     scores = []
     if smooth and not _failures(rows):
         scores.append(mutations.score(smooth, sharp))
-    own = {}
+    own = []
     for path, found in files.items():
         print(f"\n{path}")
         for cls, (calls, source) in found.items():
             print(f"  {cls.__name__}: {source}")
             rows.append(_shown(measure(cls, calls)))
             if not rows[-1].failures:
-                own[cls.name] = mutations.score({cls.name: calls}, classics=())
+                own.append((cls.name, mutations.score({cls.name: calls}, classics=())))
 
     print(_summary(rows))
     for score in scores:
         print("\n" + mutations.text(score, in_full))
-    for name, score in own.items():
+    for name, score in own:
         print("\n" + mutations.user_text(name, score))
     if _failures(rows):
         print("no faults were planted where a check fails")
@@ -109,4 +109,4 @@ def _plain(rows, scores, own):
     return {"tolerance": TOLERANCE,
             "ops": [{"op": row.op, "cases": row.cases, "failures": [failure._asdict() for failure in row.failures],
                      "ways": {way: cell and cell._asdict() for way, cell in row.cells.items()}} for row in rows],
-            "faults": [mutations.plain(score) for score in (*scores, *own.values())]}
+            "faults": [mutations.plain(score) for score in (*scores, *(score for _, score in own))]}

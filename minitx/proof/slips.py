@@ -2,8 +2,8 @@
 
 An operator, comparison, condition, constant, flag, axis, reduction, function or sign changed, a statement dropped; and
 of what forward and backward return, each value negated, each gradient doubled, zeroed, exchanged with its neighbour.
-Left alone: statements that only refuse bad input (an ``if`` that raises, a call of check_...), as they compute nothing,
-and ``while`` loops, which might then never end.
+Left alone: statements that only refuse bad input (an ``if`` that raises, a call of check_...), and annotations, as they
+compute nothing.
 """
 import ast
 
@@ -61,6 +61,8 @@ def _visit(node, put, statement, method, role, last=False):
     if isinstance(node, ast.JoinedStr) or _is_negative(node):
         return
     for field, value in ast.iter_fields(node):
+        if field == "annotation":
+            continue
         below = "axis" if _is_about_axes(node, field) else role
         if isinstance(value, list):
             for i, child in enumerate(value):
@@ -85,7 +87,7 @@ def _computes_nothing(node):
         called = node.value.func if isinstance(node.value, ast.Call) else None
         name = getattr(called, "attr", getattr(called, "id", ""))
         return isinstance(node.value, ast.Constant) or name.startswith("check_")
-    return isinstance(node, (ast.Raise, ast.While, ast.Pass, ast.Import, ast.ImportFrom))
+    return isinstance(node, (ast.Raise, ast.Pass, ast.Import, ast.ImportFrom))
 
 
 def _is_about_axes(node, field):

@@ -5,7 +5,7 @@ from minitx.autograd import Tensor, no_grad
 from minitx.backend import DOUBLE, device_of, is_array, read_only, to_device, to_numpy
 from minitx.nn.module import Module
 from minitx.proof.differences import GradientError, excess
-from minitx.proof.tape import pull
+from minitx.proof.tape import pull, recording
 
 
 class Subject:
@@ -29,12 +29,13 @@ class Subject:
             elif _is_float(x):
                 x = Tensor(x.data if isinstance(x, Tensor) else x)
                 self._add(name, x)
-            elif isinstance(x, (list, tuple, dict)) and any(map(_is_float, x.values() if type(x) is dict else x)):
+            elif isinstance(x, (list, tuple, dict)) and any(map(_is_float, _flat(x))):
                 raise TypeError(f"{check}: {name} is a {type(x).__name__} that holds float arrays, which would go "
                                 "unchecked; pass each as an input of its own and put them together inside fn")
             self.call.append(x)
-        if not self.leaves:
-            raise TypeError(f"{check}: nothing to check: {self.name} is given no float array, Tensor or parameter")
+        if not any(leaf.data.size for leaf in self.leaves):
+            raise TypeError(f"{check}: nothing to check: {self.name} is given no float array, Tensor or parameter"
+                            + (" that is not empty" if self.leaves else ""))
         self.arrays = [np.array(to_numpy(leaf.data)) for leaf in self.leaves]
         for array in self.arrays:
             read_only(array)
@@ -90,10 +91,12 @@ class Subject:
 
     def gradients(self, arrays, dys):
         """What backward says, for every leaf; dys holds None for an output that is left out."""
-        outputs = self.run(arrays)
-        for y in outputs:
-            read_only(y.data)                               # returned to the caller: backward may only read it
-        pull(outputs, dys)
+        with recording():
+            outputs = self.run(arrays)
+            for y in outputs:
+                if y.node is not None:                      # else it is no op's, but a Tensor that was there before
+                    read_only(y.data)                       # returned to the caller: backward may only read it
+            pull(outputs, dys)
         return [np.zeros(x.shape) if leaf.grad is None else to_numpy(leaf.grad)
                 for leaf, x in zip(self.leaves, arrays)]
 
@@ -112,12 +115,13 @@ class Subject:
         return worst
 
 
-def _flat(outputs):
-    if isinstance(outputs, (tuple, list)):
-        for y in outputs:
-            yield from _flat(y)
+def _flat(nested):
+    """What tuples, lists and dicts hold, however deep."""
+    if isinstance(nested, (tuple, list, dict)):
+        for inner in nested.values() if isinstance(nested, dict) else nested:
+            yield from _flat(inner)
     else:
-        yield outputs
+        yield nested
 
 
 def _is_float(x):

@@ -33,7 +33,7 @@ def load(path):
     path = Path(path)
     if not path.is_file():
         raise CannotCheck(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(f"checked.{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{path.resolve().parent}.{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))          # its neighbours, as if it were run
     sys.modules[spec.name] = module
@@ -43,7 +43,11 @@ def load(path):
         raise CannotCheck(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.resolve().parent))
-    if not op_classes(module):
+    try:
+        found = op_classes(module)
+    except ValueError as error:
+        raise CannotCheck(f"{path}: {error}") from error
+    if not found:
         raise CannotCheck(f"{path} defines no Op: a class that inherits from minitx.Op and has a forward")
     return module
 
@@ -56,8 +60,10 @@ def cases_of(cls):
                   if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
         given = [((3, 4),) * sum(2 if p.kind is p.VAR_POSITIONAL else 1 for p in inputs)]
         source = "no attribute `cases`: every positional input is drawn with shape (3, 4)"
+    elif isinstance(given, (list, tuple)) and given:
+        source = f"{len(given)} case{'s' * (len(given) > 1)} of its own"
     else:
-        source = f"{len(given)} cases of its own"
+        raise CannotCheck(f"{cls.__name__}.cases must be a list of calls, such as [((3, 4),)], got {given!r}")
     return [_case(cls, str(i), call) for i, call in enumerate(given)], source
 
 

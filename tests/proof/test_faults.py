@@ -2,6 +2,7 @@
 import ast
 import importlib.util
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from minitx import Op, ops
 from minitx.proof import mutations
 from minitx.proof.cases import Case, cases, edges
 from minitx.proof.classic import CLASSIC
-from minitx.proof.faults import op_classes, plant
+from minitx.proof.deadline import TooLong, within
+from minitx.proof.faults import op_classes, plant, unharmed
 from minitx.proof.judge import judge
 from minitx.proof.survivors import SURVIVORS
 from minitx.proof.ways import Known, unless_default
@@ -128,12 +130,15 @@ def slips_of(load, line):
     ("y = xp.where(c, a, b)", {"y = xp.where(c, b, a)"}),
     ("y = f'{a + 1}'", set()),
     ("y = x[1:]", {"y = x[2:]"}),
+    ("y: kind[3] = x[1:]", {"y: kind[3] = x[2:]"}),
+    ("while a > 1: b()", {"while a >= 1:", "while a < 1:", "while a > 2:"}),
 ])
 def test_slips_of_a_statement(load, line, after):
-    assert slips_of(load, line) == {spelled(statement) for statement in after} | {"(dropped)"}
+    found = {statement for statement in slips_of(load, line) if statement != "pass"}
+    assert found == {spelled(statement) for statement in after} | {"(dropped)"}
 
 
-@pytest.mark.parametrize("line", ["check_index(dy, 3)", "'a text'", "while dy + 1: dy = dy - 1", "pass"])
+@pytest.mark.parametrize("line", ["check_index(dy, 3)", "'a text'", "pass"])
 def test_what_computes_nothing_is_left_alone(load, line):
     assert slips_of(load, line) == set()
 
@@ -145,6 +150,53 @@ def test_returned_gradients_are_exchanged(load):
     assert {"return (-dx if self.needs[0] else None, dy, None)", "return (dx if self.needs[0] else None, dy * 2, None)",
             "return (dy, dx if self.needs[0] else None, None)", "return (-x, y)"} <= set(map(spelled, returned))
     assert not any("None *" in after or "-None" in after for after in returned)
+
+
+def test_constants_of_every_form_and_classes_in_blocks(load):
+    module = load("from __future__ import annotations\nfrom minitx import Op\nK: float = 3.0\nA, B = 1, 2\n"
+                  "if True:\n    C = 4\n    class Times(Op):\n        broadcasts: Unknown = True\n"
+                  "        def forward(self, x):\n            return K * A * x + C\n"
+                  "        def backward(self, dy):\n            return B * dy,\n")
+    found = {(fault.owner, fault.half, spelled(fault.after)): fault for fault in plant(module)}
+    assert {("K", "forward", "K: float = 3.3"), ("A, B", "forward", spelled("A, B = 2, 2")), ("C", "forward", "C = 5"),
+            ("A, B", "forward", spelled("A, B = 1, 3")), ("Times.forward", "forward", "return K * A * x - C"),
+            ("Times.settings", "backward", "broadcasts: Unknown = False")} <= set(found)
+    results = {fault.after: fault.classes()["times"]().forward(1.0) for fault in found.values()
+               if fault.owner in ("K", "A, B", "C")}
+    assert sorted(results.values()) == pytest.approx([7.0, 7.3, 8.0, 10.0])
+
+
+def test_a_name_bound_twice_keeps_its_value(load):
+    module = load("from minitx import Op\ntry:\n    from math import nothing as K\nexcept ImportError:\n    K = 3.0\n"
+                  "N = 1\nN += 1\n"
+                  "class Times(Op):\n    def forward(self, x):\n        return K * N * x\n"
+                  "    def backward(self, dy):\n        return K * N * dy,\n")
+    assert {fault.owner for fault in plant(module)} == {"Times.forward", "Times.backward"}
+    assert unharmed(module).classes()["times"]().forward(1.0) == 6.0
+
+
+def test_a_class_that_cannot_be_made_twice_gets_no_faults(load):
+    module = load(SOURCE + "\n_GAIN = _GAIN\ncounted = [0]\n")
+    x = np.array([0.5, -1.5])
+    assert mutations.score({"scaled": [Case(module.Scaled, "one", (x,), {})]}, classics=()).judged
+    module = load("from minitx import Op\nimport minitx\n\n\ndef once(cls):\n    if hasattr(Op, 'once'):\n"
+                  "        raise ValueError\n    Op.once = True\n    return cls\n\n\n@once\nclass Scaled(Op):\n"
+                  "    def forward(self, x):\n        return 2 * x\n"
+                  "    def backward(self, dy):\n        return 2 * dy,\n")
+    try:
+        score = mutations.score({"scaled": [Case(module.Scaled, "one", (x,), {})]}, classics=())
+    finally:
+        del Op.once
+    assert score.judged == []
+    assert mutations.user_text("scaled", score).startswith("no faults were planted in scaled")
+
+
+def test_a_class_under_another_name_is_found(load):
+    module = load("from minitx import Op\ndef make():\n    class Inner(Op):\n        def forward(self, x):\n"
+                  "            return x * 3\n        def backward(self, dy):\n            return dy * 3,\n"
+                  "    return Inner\nOuter = make()\n")
+    fault = next(fault for fault in plant(module) if fault.after == "return x * 4")
+    assert fault.classes()["inner"]().forward(2.0) == 8.0
 
 
 def test_a_change_that_changes_no_letter_is_none(load):
@@ -194,7 +246,7 @@ class Square(Op):
 
 def verdict(**members):
     known = {"square": [Known(Case(Square, "one", (np.array([0.5, -1.5, 2.0]),), {}))]}
-    return judge({"square": type("Square", (Square,), members)}, known)
+    return judge(lambda: {"square": type("Square", (Square,), members)}, known, 1.0)
 
 
 def test_judge_lets_the_op_itself_pass():
@@ -224,6 +276,83 @@ def test_judge_by_errors_and_warnings():
     assert verdict(backward=lambda op, dy: (dy[:2],)).raised
 
 
+def test_judge_by_an_exit():
+    def leaves(op, x):
+        sys.exit(0)
+
+    assert verdict(forward=leaves).raised
+    assert verdict(backward=leaves).raised
+    assert judge(lambda: 1 / 0, {}).raised                                  # the classes cannot even be made
+
+
+def endless(op, x):
+    n = 1
+    while n > 0:
+        n = n + 1
+    return Square.forward(op, x)
+
+
+def endless_and_stubborn(op, x):
+    try:
+        for _ in range(10 ** 12):
+            pass
+    except BaseException:
+        endless(op, x)
+
+
+@pytest.mark.parametrize("forward", [endless, endless_and_stubborn])
+def test_judge_by_a_deadline(forward):
+    start = time.perf_counter()
+    assert verdict(forward=forward).raised
+    assert time.perf_counter() - start < 20
+
+
+def test_the_deadline_stops_the_work_and_nothing_else():
+    steps = []
+
+    def work():
+        while True:
+            steps.append(time.sleep(0.001))
+
+    def stubborn():
+        try:
+            work()
+        except BaseException:
+            work()
+
+    with pytest.raises(TooLong, match="0.1 seconds"):
+        within(0.1, stubborn)
+    done = len(steps)
+    time.sleep(0.05)
+    assert len(steps) == done                                               # it is not running any more
+    assert within(None, lambda: 3) == 3
+    with np.errstate(over="raise"):
+        assert within(5, np.geterr)["over"] == "raise"                      # the context goes along
+    with pytest.raises(ZeroDivisionError):
+        within(5, lambda: 1 / 0)
+    with pytest.raises(SystemExit):
+        within(5, sys.exit)
+
+
+def test_the_deadline_on_the_last_moment():
+    ends = []
+    for _ in range(200):                                                    # the end and the deadline race each other
+        try:
+            ends.append(within(0.001, lambda: time.sleep(0.001)))
+        except TooLong:
+            ends.append(TooLong)
+    assert set(ends) <= {None, TooLong}
+
+
+def test_an_endless_loop_by_a_fault_is_caught(load):
+    module = load("from minitx import Op\nSTEP = 1\n\n\nclass Doubled(Op):\n    def forward(self, x):\n"
+                  "        y, n = 0.0 * x, 2\n        while n > 0:\n            n -= STEP\n            y = y + x\n"
+                  "        return y\n    def backward(self, dy):\n        return 2.0 * dy,\n")
+    score = mutations.score({"doubled": [Case(module.Doubled, "one", (np.array([0.5, -1.5]),), {})]}, classics=())
+    found = {fault.after: verdict for fault, verdict in score.judged}
+    assert found["n += STEP"].raised and found["STEP = 2"].caught == {"differences"}
+
+
 def test_judge_by_float32():
     assert verdict(backward=lambda op, dy: ((2 * op.x * dy).astype(float),)) == (False, False, {"float32"})
 
@@ -233,13 +362,13 @@ def test_judge_by_twin_and_stored_value():
     known = {"softmax": [Known(case) for case in cases(["softmax"])["softmax"]]}
 
     def hotter(op, x, *, axis=-1, mask=None):
-        return softmax.forward(op, 1.01 * x, axis=axis, mask=mask)
+        return softmax.forward(op, np.asarray(1.01 * x), axis=axis, mask=mask)
 
     def hotter_too(op, dy):
         return 1.01 * softmax.backward(op, dy)[0],
 
     faulty = type("Softmax", (softmax,), {"name": "softmax", "forward": hotter, "backward": hotter_too})
-    found = judge({"softmax": faulty}, known)
+    found = judge(lambda: {"softmax": faulty}, known)
     assert found == (False, True, {"composed", "stored"})
 
 
@@ -257,7 +386,7 @@ def test_options_at_their_default_are_left_out():
 def classics():
     names = list(dict.fromkeys(classic.op for classic in CLASSIC))
     known = {name: [Known(case) for case in cases(names)[name]] for name in names}
-    return {classic.title: judge({classic.op: classic.cls}, known) for classic in CLASSIC}
+    return {classic.title: judge(classic.classes, known) for classic in CLASSIC}
 
 
 @pytest.mark.parametrize("classic", CLASSIC, ids=str)

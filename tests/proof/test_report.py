@@ -150,6 +150,67 @@ def test_an_exception_is_a_failure():
     assert faulty(forward=forward) == ["cube, case 'one', run as it stands:\n    ValueError: not today"]
 
 
+def test_an_exit_is_a_failure():
+    def forward(self, x):
+        sys.exit(0)
+
+    assert faulty(forward=forward) == ["cube, case 'one', run as it stands:\n    SystemExit: 0"]
+
+
+def test_what_only_apply_shows_is_a_failure():
+    def init(self):
+        super(type(self), self).__init__()
+        self.power = 3
+
+    failure, = faulty(__init__=init, forward=lambda self, x: setattr(self, "x", x) or x ** self.power)
+    assert "run through apply (as a model runs it, without __init__)" in failure and "no attribute 'power'" in failure
+
+
+def test_a_name_that_the_engine_needs_is_a_failure():
+    def forward(self, x):
+        self._half = x
+        return x ** 3
+
+    failure, = faulty(forward=forward, backward=lambda self, dy: (3 * self._half ** 2 * dy,))
+    assert failure.startswith("cube, case 'one', run through apply")
+
+
+def test_other_numbers_in_apply_are_a_failure():
+    def apply(cls, *inputs, **options):
+        return 2 * minitx.Op.__dict__["apply"].__func__(cls, *inputs, **options)
+
+    failure, = faulty(apply=classmethod(apply))
+    assert "by itself the op gives something else: output 0 (1, 3) is wrong at [0, 2]: expected 16, got 8" in failure
+
+
+@pytest.mark.parametrize("inputs", [(), (np.ones((0, 3)),), (np.arange(3),)])
+def test_where_nothing_was_checked_that_is_a_failure(inputs):
+    class Same(minitx.Op):
+        def forward(self, *xs):
+            self.n = len(xs)
+            return xs[0] * 1 if xs else np.ones(2)
+
+        def backward(self, dy):
+            return (dy,) * self.n
+
+    case = Case(Same, "one", inputs, {})
+    failure, = measure(Same, [case]).failures
+    assert str(failure).startswith("same, run as it stands:\n    no entry was checked")
+    assert not measure(Same, [case, Case(Same, "two", (np.ones(2),), {})]).failures
+
+
+def test_a_number_goes_through_apply_as_it_is():
+    class Times(minitx.Op):
+        def forward(self, x, k):
+            self.k = k
+            return x * k
+
+        def backward(self, dy):
+            return dy * self.k, None
+
+    assert not measure(Times, [Case(Times, "one", (np.array([0.5, 2.0]), 1.7), {})]).failures
+
+
 def test_writing_into_the_input_is_a_failure():
     def forward(self, x):
         self.x = x
@@ -281,6 +342,10 @@ def test_neighbours_of_the_file_can_be_imported(write):
     ("x = 1\n", "mine.py defines no Op"),
     ("class A(Op):\n    cases = [(3, 4)]\n    def forward(self, x): pass\n", None),
     ("class A(Op):\n    cases = [[(3, 4)]]\n    def forward(self, x): pass\n", r"A.cases, number 0: must be a tuple"),
+    ("class A(Op):\n    cases = []\n    def forward(self, x): pass\n", r"A.cases must be a list of calls.*got \[\]"),
+    ("class A(Op):\n    cases = 5\n    def forward(self, x): pass\n", "A.cases must be a list of calls.*got 5"),
+    ("class A(Op):\n    name = 'c'\n    def forward(self, x): pass\nclass B(A):\n    name = 'c'\n",
+     "mine.py: A and B are both named 'c'"),
     ("class A(Op):\n    cases = [('x',)]\n    def forward(self, x): pass\n", r"A.cases, number 0: holds 'x'"),
 ])
 def test_files_that_cannot_be_checked(write, text, message):
@@ -291,6 +356,26 @@ def test_files_that_cannot_be_checked(write, text, message):
     with pytest.raises(CannotCheck, match=message) as error:
         report.run([path])
     assert "\n" not in str(error.value)
+
+
+def test_an_exit_in_a_file_is_no_success(write, capsys):
+    assert report.run([write(CUBE.replace("return x ** 3", "raise SystemExit(0)"))]) == 1
+    assert "FAILED: cube" in capsys.readouterr().out
+
+
+def test_two_files_of_one_name_and_one_class(write, tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    paths = [write(CUBE), write(CUBE.replace("3 *", "1.5 * 2 *"), "other/mine.py")]
+    assert report.run(paths) == 0
+    text = capsys.readouterr().out
+    first, second = (int(part.split()[0].rstrip(",")) for part in text.split("faults planted in cube: ")[1:])
+    assert first < second
+
+
+def test_a_class_inside_a_block_gets_faults(write, capsys):
+    block = "try:\n" + "".join(f"    {line}\n" for line in CUBE.splitlines()) + "finally:\n    pass\n"
+    assert report.run([write(block)]) == 0
+    assert "faults planted in cube: 1" in capsys.readouterr().out
 
 
 def test_a_file_that_is_not_there():

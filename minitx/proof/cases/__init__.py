@@ -15,7 +15,7 @@ from minitx.proof.differences import normal
 
 
 class Case(NamedTuple):
-    """One call of an op. inputs: float64 arrays, None, or Python numbers (constants). Arrays are read-only."""
+    """One call of an op. inputs: arrays (those of float64 are checked), None, or Python numbers. Arrays are read-only."""
     op: type
     label: str
     inputs: tuple

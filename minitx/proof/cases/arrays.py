@@ -21,10 +21,20 @@ def _reductions(draw, array=None):
     yield "none of the axes", (array(2, 3),), dict(axis=(), keepdims=False)
 
 
+def _folds(draw, array=None):
+    """For those ops that take a number for a row of one, as NumPy does: it has an axis 0, or -1."""
+    yield from _reductions(draw, array)
+    yield "number, along -1", ((array or draw)(),), dict(axis=-1, keepdims=False)
+
+
 def _sum(draw):
-    yield from _reductions(draw)
+    yield from _folds(draw)
     yield "nothing", (draw(3, 0),), dict(axis=1, keepdims=False)
     yield "for nobody", (draw(0, 3),), dict(axis=1, keepdims=True)
+
+
+def _mean_edges(draw):
+    yield "integers", (np.array([[1, 2, 6], [0, 3, 3]]),), dict(axis=1, keepdims=False)
 
 
 def _std(draw):
@@ -39,7 +49,7 @@ def _std_edges(draw):
 
 
 def _extrema(draw):
-    yield from _reductions(draw, draw.apart)
+    yield from _folds(draw, draw.apart)
 
 
 def _extrema_edges(draw):
@@ -50,6 +60,7 @@ def _extrema_edges(draw):
 def _logsumexp_edges(draw):
     yield "nothing but -inf", (np.array([[-_INF, -_INF], [0.5, -_INF]]),), dict(axis=-1, keepdims=False)
     yield "far out", (np.array([[1000.0, 998.5, -1000.0], [-1e4, -1e4, -1e4 - 1]]),), dict(axis=1, keepdims=True)
+    yield "inf", (np.array([[_INF, 1.0], [-_INF, _INF], [0.5, 1.0]]),), dict(axis=-1, keepdims=False)
 
 
 def _prod_edges(draw):
@@ -87,11 +98,13 @@ def _getitem(draw):
     yield "bools", (draw(3, 4),), dict(index=draw.bools(3, 4))
     yield "bool rows", (draw(4, 3),), dict(index=np.array([True, False, True, True]))
     yield "nothing", (draw(3, 4),), dict(index=slice(2, 2))
+    yield "of length one", (draw(3, 1),), dict(index=(slice(None), np.array([0, -1, 0])))
 
 
 def _to(draw):
     yield "number", (draw(),), dict(device="cpu", dtype=np.dtype(np.float64))
     yield "array", (draw(2, 3),), dict(device="cpu", dtype=np.dtype(np.float64))
+    yield "of length one", (draw(1, 2, 1),), dict(device="cpu", dtype=np.dtype(np.float64))
 
 
 def _to_edges(draw):
@@ -112,6 +125,7 @@ def _stack(draw):
     yield "middle", (draw(2, 3), draw(2, 3)), dict(axis=1)
     yield "last", (draw(3, 2), draw(3, 2), draw(3, 2)), dict(axis=-1)
     yield "one", (draw(2, 3),), dict(axis=1)
+    yield "of length one", (draw(1, 3), draw(1, 3)), dict(axis=1)
 
 
 def _split(draw):
@@ -119,6 +133,7 @@ def _split(draw):
     yield "places", (draw(7, 2),), dict(sections=[2, 5], axis=0)
     yield "middle", (draw(2, 4, 3),), dict(sections=[1], axis=1)
     yield "one", (draw(3),), dict(sections=1, axis=0)
+    yield "of length one", (draw(1, 4, 1),), dict(sections=[1, 1], axis=1)
 
 
 def _matmul(draw):
@@ -157,15 +172,18 @@ def _einsum(draw):
     yield "three", (draw(2, 3), draw(3, 4), draw(4, 2)), dict(equation="ij,jk,kl->il")
     yield "outer", (draw(2), draw(3)), dict(equation="i,j->ji")
     yield "numbers", (draw(), draw(2)), dict(equation=",i->i")
+    yield "one beside many", (draw(1, 3), draw(4, 3)), dict(equation="ij,ij->j")
+    yield "one beside many, both kept", (draw(1, 3), draw(4, 1)), dict(equation="ij,ij->ij")
+    yield "one beside many, summed", (draw(2, 1), draw(3, 4)), dict(equation="ij,jk->ik")
 
 
 CASES = {
-    "sum": _sum, "mean": _reductions, "var": _reductions, "std": _std, "prod": _reductions, "max": _extrema,
-    "min": _extrema, "logsumexp": _reductions, "reshape": _reshape, "transpose": _transpose, "getitem": _getitem,
+    "sum": _sum, "mean": _reductions, "var": _reductions, "std": _std, "prod": _folds, "max": _extrema,
+    "min": _extrema, "logsumexp": _folds, "reshape": _reshape, "transpose": _transpose, "getitem": _getitem,
     "to": _to, "concatenate": _concatenate, "stack": _stack, "split": _split, "matmul": _matmul, "linear": _linear,
     "einsum": _einsum,
 }
 EDGES = {
-    "std": _std_edges, "max": _extrema_edges, "min": _extrema_edges, "logsumexp": _logsumexp_edges,
+    "mean": _mean_edges, "std": _std_edges, "max": _extrema_edges, "min": _extrema_edges, "logsumexp": _logsumexp_edges,
     "prod": _prod_edges, "to": _to_edges,
 }

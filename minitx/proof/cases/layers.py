@@ -20,6 +20,8 @@ def _softmax(draw):
                                                                          [True, True]]))
     yield "no rows", (draw(0, 3),), dict(axis=-1, mask=None)
     yield "no choice", (draw(3, 0),), dict(axis=-1, mask=None)
+    yield "number", (draw(),), dict(axis=-1, mask=None)
+    yield "number, masked", (draw(),), dict(axis=-1, mask=np.array(False))
 
 
 def _softmax_edges(draw):
@@ -32,6 +34,7 @@ def _log_softmax(draw):
     yield "vector", (draw(5),), dict(axis=0)
     yield "rows", (draw(3, 4),), dict(axis=-1)
     yield "middle axis", (2 * draw(2, 4, 3),), dict(axis=-2)
+    yield "number", (draw(),), dict(axis=-1)
 
 
 def _log_softmax_edges(draw):
@@ -104,6 +107,7 @@ def _attention(draw):
         mask=every_row, is_causal=True, scale=-0.6, keep=draw.bools(B, T, S), dropout_p=0.4, return_weights=True)
     yield "one key head for all", (draw(B, H, T, K), draw(B, 1, S, K), draw(B, 1, S, D), None), options(
         mask=every_row[:, None], return_weights=True)
+    yield "bias (B, 1, S)", (*qkv(B), draw(B, 1, S)), options(mask=every_row)
 
 
 def _attention_edges(draw):
@@ -120,6 +124,8 @@ def _rope(draw):
     yield "heads (B, T), neighbours", (draw(2, 1, 3, 2),), dict(positions=np.array([[3, 1, 2], [6, 0, 5]]), base=50.0,
                                                                 interleaved=True)
     yield "one", (draw(1, 2),), dict(positions=np.array([3]), base=10000.0, interleaved=False)
+    yield "five axes (B, T)", (draw(B, 2, 3, T, 4),), dict(positions=rows, base=100.0, interleaved=False)
+    yield "five axes (T,), neighbours", (draw(1, 2, 2, T, 2),), dict(positions=rows[1], base=10.0, interleaved=True)
 
 
 def _dropout(draw):
@@ -127,6 +133,7 @@ def _dropout(draw):
     yield "vector", (draw(5),), dict(keep=np.array([True, False, True, True, False]), p=0.4)
     yield "array", (draw(2, 3, 4),), dict(keep=draw.bools(2, 3, 4), p=0.3)
     yield "all dropped", (draw(3),), dict(keep=np.array([False, False, False]), p=1.0)
+    yield "of length one", (draw(3, 1),), dict(keep=np.array([[True], [False], [True]]), p=0.5)
 
 
 def _embedding(draw):
@@ -172,6 +179,8 @@ def _cross_entropy_edges(draw):
             targets=np.array([0, 0, 255]), ignore_index=255, label_smoothing=0.2, reduction=reduction)
     yield "-inf", (np.array([[0.5, -_INF, 1.0], [-_INF, 2.0, 0.3], [-_INF, 1.0, 0.5]]),), dict(
         targets=np.array([0, 0, -100]), ignore_index=-100, label_smoothing=0.0, reduction="none")
+    yield "no classes, all ignored", (draw(2, 0),), dict(
+        targets=np.array([-100, -100]), ignore_index=-100, label_smoothing=0.1, reduction="mean")
 
 
 def _patchify(draw):

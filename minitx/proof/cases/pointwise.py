@@ -40,6 +40,8 @@ def _power_edges(draw):
     yield "zero to powers", (np.array([0.0, 0.0, 2.0, 0.0]), np.array([1.0, 2.0, 0.0, 0.0])), {}
     yield "zero squared", (np.array([0.0, -1.5]), 2), {}
     yield "zero to zero", (np.array([0.0, 3.0]), 0), {}
+    yield "infinity to zero", (np.array([_INF, -_INF, 2.0]), 0), {}
+    yield "infinity to powers", (np.array([_INF, _INF, _INF]), np.array([0.0, 2.0, -1.0])), {}
 
 
 def _numbers(draw):
@@ -96,10 +98,13 @@ def _masked_fill(draw):
     yield "number", (draw(),), dict(mask=np.array(False), value=0.6)
     yield "same shape", (draw(2, 3),), dict(mask=np.array([[True, False, True], [False, False, True]]), value=-1.7)
     yield "mask stretched", (draw(2, 3, 4),), dict(mask=np.array([[True], [False], [False]]), value=2.5)
+    yield "of length one", (draw(3, 1),), dict(mask=np.array([[True], [False], [True]]), value=0.4)
 
 
 def _masked_fill_edges(draw):
     yield "minus infinity", (draw(2, 3),), dict(mask=np.array([True, False, False]), value=-_INF)
+    yield "integers", (np.arange(6).reshape(2, 3),), dict(mask=np.array([True, False, False]), value=9)
+    yield "integers, a float", (np.arange(4),), dict(mask=np.array([True, False, True, False]), value=0.5)
 
 
 def _clip(draw):
@@ -108,10 +113,13 @@ def _clip(draw):
     yield "below", (draw.away(2, 4, points=(-0.3,)),), dict(min=-0.3, max=None)
     yield "above", (draw.away(2, 4, points=(0.2,)),), dict(min=None, max=0.2)
     yield "neither", (draw(4),), dict(min=None, max=None)
+    yield "of length one", (draw.away(3, 1, points=(0.3,)),), dict(min=0.3, max=None)
 
 
 def _clip_edges(draw):
     yield "at the bounds", (np.array([-1.0, -0.5, 0.3, 1.5, 2.0]),), dict(min=-0.5, max=1.5)
+    yield "integers", (np.arange(6).reshape(2, 3),), dict(min=1, max=4)
+    yield "integers, a float", (np.arange(4),), dict(min=None, max=1.5)
 
 
 def _larger(draw):

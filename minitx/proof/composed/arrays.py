@@ -12,7 +12,8 @@ from minitx import ops
 
 def _rows(x, axis, keepdims):
     """(x as a matrix with the reduced axes along its rows, the shape of the result)."""
-    axes = range(x.ndim) if axis is None else [i % x.ndim for i in (axis if isinstance(axis, tuple) else (axis,))]
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    axes = range(x.ndim) if axis is None or not x.ndim else [i % x.ndim for i in axes]
     kept = [i for i in range(x.ndim) if i not in axes]
     lead, width = tuple(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes)
     rows = ops.getitem(ops.reshape(x, -1) if x.ndim else x[None], np.arange(x.size).reshape(x.shape).transpose(

@@ -10,6 +10,7 @@ from minitx import ops
 
 
 def _softmax(x, *, axis, mask):
+    axis = axis if x.ndim else None                         # a single number is a row by itself
     seen = np.broadcast_to(True if mask is None else mask, x.shape)
     e = ops.exp(x) * seen
     total = ops.sum(e, axis=axis, keepdims=True)
@@ -17,6 +18,7 @@ def _softmax(x, *, axis, mask):
 
 
 def _log_softmax(x, *, axis):
+    axis = axis if x.ndim else None
     return x - ops.log(ops.sum(ops.exp(x), axis=axis, keepdims=True))
 
 
@@ -51,7 +53,7 @@ def _attention(q, k, v, bias, *, mask, is_causal, scale, keep, dropout_p, return
 def _rope(x, *, positions, base, interleaved):
     """Pairs as a new axis of two, times the 2 x 2 matrix that turns them."""
     K = x.shape[-1]
-    positions = positions if x.ndim < 4 or positions.ndim < 2 else positions[:, None]
+    positions = positions if positions.ndim < 2 else np.expand_dims(positions, tuple(range(1, x.ndim - 2)))
     angle = positions[..., None] / base ** (2 * np.arange(K // 2) / K)
     turn = np.stack([np.stack([np.cos(angle), -np.sin(angle)], axis=-1),
                      np.stack([np.sin(angle), np.cos(angle)], axis=-1)], axis=-2)               # (..., T, K/2, 2, 2)

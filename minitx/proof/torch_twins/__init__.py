@@ -41,13 +41,13 @@ def against(case):
 def through_torch(twin, inputs, options, dys):
     """Result of twin(*tensors, **options) and its backward in PyTorch."""
     import torch
-    tensors = [torch.tensor(x, requires_grad=True) if is_float(x) else x for x in inputs]
+    tensors = [torch.tensor(x, requires_grad=is_float(x)) if isinstance(x, np.ndarray) else x for x in inputs]
     outputs = twin(*tensors, **options)
     outputs = outputs if type(outputs) is tuple else (outputs,)
-    leaves = [x for x in tensors if isinstance(x, torch.Tensor)]
+    leaves = [x for x, ours in zip(tensors, inputs) if is_float(ours)]
     given = [torch.tensor(dy, dtype=y.dtype) for y, dy in zip(outputs, dys)]
-    found = iter(torch.autograd.grad(outputs, leaves, given, allow_unused=True))
-    gradients = [next(found) if isinstance(x, torch.Tensor) else None for x in tensors]
+    found = iter(torch.autograd.grad(outputs, leaves, given, allow_unused=True) if leaves else ())
+    gradients = [next(found) if is_float(x) else None for x in inputs]
     return Result(tuple(y.detach().numpy() for y in outputs),
                   tuple(np.zeros(x.shape) if g is None and is_float(x) else g if g is None else g.numpy()
                         for x, g in zip(inputs, gradients)))

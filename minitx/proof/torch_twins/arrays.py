@@ -13,13 +13,17 @@ def twins():
         return tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
 
     def reduction(reduce):
-        """reduce(x, axes, keepdims); over no axes at all, which torch takes for all of them, each element is alone."""
+        """reduce(x, axes, keepdims); over no axes at all, which torch takes for all of them, each element is alone;
+        and so is a number."""
         def twin(x, *, axis, keepdims):
-            if axes_of(x, axis) == ():
+            if axes_of(x, axis) == () or not x.ndim:
                 return reduce(x[..., None], (-1,), False)
             return reduce(x, axes_of(x, axis), keepdims)
 
         return twin
+
+    def mean(x, axes, keepdims):
+        return torch.mean(x.to(torch.result_type(x, 1.0)), axes, keepdim=keepdims)          # of integers too
 
     def std(x, axes, keepdims):
         var = torch.var(x, axes, correction=0, keepdim=keepdims)
@@ -73,11 +77,10 @@ def twins():
 
     return {
         "sum": reduction(lambda x, axes, keepdims: torch.sum(x, axes, keepdim=keepdims)),
-        "mean": reduction(lambda x, axes, keepdims: torch.mean(x, axes, keepdim=keepdims)),
         "var": reduction(lambda x, axes, keepdims: torch.var(x, axes, correction=0, keepdim=keepdims)),
         "max": reduction(lambda x, axes, keepdims: torch.amax(x, axes, keepdim=keepdims)),
         "min": reduction(lambda x, axes, keepdims: torch.amin(x, axes, keepdim=keepdims)),
-        "std": reduction(std), "prod": reduction(prod), "logsumexp": reduction(logsumexp), "reshape": reshape,
-        "transpose": transpose, "getitem": getitem, "to": to, "concatenate": concatenate, "stack": stack,
-        "split": split, "matmul": torch.matmul, "linear": F.linear, "einsum": einsum,
+        "mean": reduction(mean), "std": reduction(std), "prod": reduction(prod), "logsumexp": reduction(logsumexp),
+        "reshape": reshape, "transpose": transpose, "getitem": getitem, "to": to, "concatenate": concatenate,
+        "stack": stack, "split": split, "matmul": torch.matmul, "linear": F.linear, "einsum": einsum,
     }

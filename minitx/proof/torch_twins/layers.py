@@ -40,7 +40,7 @@ def twins():
         """Pairs as complex numbers, multiplied by e^(i angle)."""
         K = x.shape[-1]
         positions = torch.tensor(positions)
-        positions = positions[:, None] if positions.ndim == 2 and x.ndim == 4 else positions
+        positions = positions.reshape(*positions.shape[:-1], *(1,) * (x.ndim - 3), -1) if positions.ndim == 2 else positions
         angle = positions[..., None] * torch.tensor([base ** (-2 * i / K) for i in range(K // 2)], dtype=x.dtype)
         real, imaginary = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
         turned = torch.complex(real, imaginary) * torch.polar(torch.ones_like(angle), angle)

@@ -19,7 +19,7 @@ def twins():
         return torch.where(torch.tensor(condition), a, b)
 
     def masked_fill(x, *, mask, value):
-        return x.masked_fill(torch.tensor(mask), value)
+        return x.to(torch.result_type(x, value)).masked_fill(torch.tensor(mask), value)
 
     def clip(x, *, min, max):
         return x.clone() if min is None and max is None else x.clamp(min, max)
