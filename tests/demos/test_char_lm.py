@@ -26,7 +26,7 @@ def demo(monkeypatch, tmp_path):
     spec.loader.exec_module(module)
     monkeypatch.setitem(module.PRESETS, "small", dict(
         n_layer=1, n_head=2, n_embd=16, n_positions=16, initializer_range=0.02, dropout=0.0,
-        batch=8, steps=60, rate=1e-2))
+        batch=8, steps=60, rate=1e-2, threads=1))
     monkeypatch.setattr(module, "PAGE", 120)
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT, encoding="utf-8")
