@@ -177,8 +177,8 @@ def write(model, table, prompt, n, seed):
 
 
 def share_of_words(sample, text):
-    """Which share of the sample's words, runs of letters, also stands in the text."""
-    words, known = (re.findall(r"[^\W\d_]+", some) for some in (sample, text))
+    """Which share of the sample's words, runs of three letters and more, also stands in the text."""
+    words, known = (re.findall(r"[^\W\d_]{3,}", some) for some in (sample, text))
     known = set(known)
     return sum(word in known for word in words) / max(1, len(words))
 
@@ -192,6 +192,8 @@ class Run:
         self.model, self.table, self.folder, self.about = model, table, folder, about
         self.rows, self.good, self.saved = [], {}, None             # saved: the step of the weights in the folder
         if folder:
+            if (folder / "weights.safetensors").exists():
+                raise Refused(f"{folder} holds a run already: give --out another folder, or delete this one")
             with self.writing():
                 folder.mkdir(parents=True, exist_ok=True)
                 write_json(folder / "config.json", dataclasses.asdict(model.config))
@@ -352,6 +354,7 @@ def train_and_write(run, train_ids, val_ids, preset, text, args):
         model.load_state_dict(run.good)
     seconds, step = time.perf_counter() - begun, run.rows[-1]["step"]
 
+    print("the last evaluation, and a page; Ctrl-C skips them")
     loss, sample = evaluate(model, val_ids, T), write(model, run.table, args.prompt, PAGE, args.seed)
     words = share_of_words(sample, text)
     print(f"\n{args.prompt}{sample}\n")
@@ -406,7 +409,8 @@ def main(argv=None):
             raise Refused(error) from None
         if args.sample:
             model, table = load(args.sample)
-            print(args.prompt + write(model, table, args.prompt, PAGE, args.seed))
+            with threads(1):
+                print(args.prompt + write(model, table, args.prompt, PAGE, args.seed))
             return 0
         with threads(PRESETS[args.preset]["threads"]):
             return learn(args)

@@ -14,6 +14,10 @@ __all__ = ["Op", "Tensor", "arange", "backend", "checkpoint", "cuda", "generate"
 _LATER = ("checkpoint", "generate", "models", "proof")
 
 
+def __dir__():
+    return sorted(__all__) + ["__version__"]
+
+
 def __getattr__(name):
     if name == "gradcheck":
         from minitx.proof.gradcheck import gradcheck

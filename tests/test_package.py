@@ -55,7 +55,7 @@ assert not mt.cuda.is_available()
 def test_extras():
     extras = setup_cfg()["options.extras_require"]
     assert set(extras) == {"cuda", "cuda12", "weights", "text", "demos", "fast", "test", "dev"}
-    assert "minitx[weights]" in extras["demos"]
+    assert "minitx[weights,fast]" in extras["demos"]
 
 
 def test_version_and_metadata():

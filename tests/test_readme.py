@@ -145,3 +145,7 @@ def test_files_and_extras_named_exist():
 def test_reading_order():
     order = re.findall(r"^\d\. \[`minitx/([\w/.]+)`\]", section("Read it"), re.MULTILINE)
     assert order == ["autograd.py", "ops/softmax.py", "ops/norm.py", "ops/attention.py", "nn/blocks.py", "optim.py"]
+
+
+def test_nothing_is_left_to_be_filled_in():
+    assert "PLACE_" not in README

@@ -32,7 +32,8 @@ def backward(op, inputs, outputs, dys):
         y.flags.writeable = False                           # returned to the caller: backward may only read it
     results = op.backward(*dys)
     if type(results) is not tuple or len(results) != len(inputs):
-        raise GradientError(f"{op.name}: backward must return a tuple of {len(inputs)}, one for each positional input")
+        raise GradientError(f"{op.name}: backward must return a tuple of {len(inputs)} entries, one for each "
+                            "positional input (`return dx,` with the comma for one)")
     gradients = []
     for i, (x, g, needed) in enumerate(zip(inputs, results, op.needs)):
         if needed and g is not None:

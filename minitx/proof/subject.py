@@ -17,7 +17,7 @@ class Subject:
 
     def __init__(self, check, fn, inputs):
         self.check, self.fn = check, fn
-        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self.name = getattr(getattr(fn, "__self__", None), "name", None) or getattr(fn, "__name__", type(fn).__name__)
         inputs = inputs[0] if len(inputs) == 1 and type(inputs[0]) is tuple else inputs
         self.names, self.leaves, self.call = [], [], []
         if isinstance(fn, Module):

@@ -59,7 +59,8 @@ def cases_of(cls):
         inputs = [p for p in list(inspect.signature(cls.forward).parameters.values())[1:]
                   if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
         given = [((3, 4),) * sum(2 if p.kind is p.VAR_POSITIONAL else 1 for p in inputs)]
-        source = "no attribute `cases`: every positional input is drawn with shape (3, 4)"
+        source = ("every positional input is drawn with shape (3, 4); for others give the class `cases`, such as "
+                  "cases = [((3, 4), (4, 2))]")
     elif isinstance(given, (list, tuple)) and given:
         source = f"{len(given)} case{'s' * (len(given) > 1)} of its own"
     else:

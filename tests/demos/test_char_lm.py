@@ -170,7 +170,7 @@ def test_disk_full(demo, monkeypatch, capsys):
 
     monkeypatch.setattr(demo.checkpoint, "save", save)
     monkeypatch.setattr(demo, "draw", no_room)
-    assert demo.main(["--text", "text.txt", "--out", "run", "--steps", "2"]) == 2
+    assert demo.main(["--text", "text.txt", "--out", "other", "--steps", "2"]) == 2
     assert "the weights of step 2 and the log" in capsys.readouterr().err.splitlines()[-1]
 
     before = Path("run/log.csv").read_bytes()
@@ -260,6 +260,7 @@ def test_what_else_is_refused(demo, capsys):
     demo.main(["--text", "text.txt", "--out", "run", "--steps", "1"])
     capsys.readouterr()
     assert "'é'" in refused(demo, capsys, "--sample", "run", "--prompt", "é")
+    assert "run holds a run already" in refused(demo, capsys, "--text", "text.txt", "--out", "run")
     Path("run/weights.safetensors").write_bytes(b"cut short")
     assert "weights.safetensors" in refused(demo, capsys, "--sample", "run")
 
@@ -281,7 +282,7 @@ def test_missing_library_is_named(demo, monkeypatch, capsys):
     capsys.readouterr()
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     assert "pip install safetensors" in refused(demo, capsys, "--sample", "run")
-    assert demo.main(["--text", "text.txt", "--out", "run"]) == 2
+    assert demo.main(["--text", "text.txt", "--out", "other"]) == 2
     assert "pip install safetensors" in capsys.readouterr().err.splitlines()[-1]
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert "pip install tqdm" in refused(demo, capsys, "--text", "text.txt")
@@ -289,7 +290,7 @@ def test_missing_library_is_named(demo, monkeypatch, capsys):
 
 def test_share_of_words(demo):
     assert demo.share_of_words("the cat, the cot! 12 __", TEXT) == 0.75
-    assert demo.share_of_words("", TEXT) == 0.0
+    assert demo.share_of_words("", TEXT) == demo.share_of_words("== _=__ a b == t", TEXT) == 0.0     # letters are no words
 
 
 def test_default_text_is_whole(demo):

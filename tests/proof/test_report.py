@@ -283,7 +283,7 @@ def test_a_users_op_with_the_name_of_ours_has_no_twin():
 def test_a_file(write, capsys):
     assert report.run([write(CUBE)]) == 0
     text = capsys.readouterr().out
-    assert "Cube: no attribute `cases`: every positional input is drawn with shape (3, 4)" in text
+    assert "Cube: every positional input is drawn with shape (3, 4); for others give the class `cases`" in text
     assert "faults planted in cube: 1" in text and "not caught" not in text
 
 
