@@ -261,7 +261,7 @@ def generator():
 
 def keep_mask(shape, p, beside):
     """A bool array, False with probability p, on the device of array `beside`: what dropout lets through."""
-    return like(generator().random(shape, dtype=np.float32) >= p, beside)
+    return like(np.asarray(generator().random(shape, dtype=np.float32) >= p), beside)
 
 
 broadcast_shapes = np.broadcast_shapes      # shapes are tuples on every device
