@@ -75,13 +75,12 @@ def plain(x):
 
     TypeError for a masked array, whose mask would be lost, and for what check_dtype refuses.
     """
-    if type(x) is np.ndarray and x.dtype.isnative:
-        check_dtype(x.dtype)
+    check_dtype(x.dtype)
+    if not isinstance(x, np.ndarray) or type(x) is np.ndarray and x.dtype.isnative:
         return x
     if hasattr(x, "mask"):
         raise TypeError("a masked array would lose its mask: fill it first, x.filled(0)")
-    check_dtype(x.dtype)
-    return np.asarray(x, x.dtype.newbyteorder("=")) if isinstance(x, np.ndarray) else x
+    return np.asarray(x, x.dtype.newbyteorder("="))
 
 
 def is_array(x):
@@ -264,10 +263,10 @@ def keep_mask(shape, p, beside):
     return like(np.asarray(generator().random(shape, dtype=np.float32) >= p), beside)
 
 
+# ---- what one library lacks, or does slowly --------------------------------------------------------------------------
+
 broadcast_shapes = np.broadcast_shapes      # shapes are tuples on every device
 
-
-# ---- what one library lacks, or does slowly --------------------------------------------------------------------------
 
 def check_probability(name, p):
     """ValueError unless 0 <= p <= 1."""

@@ -69,7 +69,7 @@ class Optimizer:
 
     def _update(self, p, g, state, **options):
         """Change array p by its gradient g."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self._name} has no _update")
 
     def _parameters(self):
         params = [p for group in self.param_groups for p in group["params"]]
