@@ -1,4 +1,5 @@
 """Text from a language model, one token at a time."""
+import contextlib
 import operator
 
 import numpy as np
@@ -26,18 +27,47 @@ def sample(model, ids, max_new_tokens, temperature=1.0, top_k=None, generator=No
     max_new_tokens = _whole("max_new_tokens", max_new_tokens, least=0)
     ids = ids.astype(np.int64)                                  # a uint8 prompt may go on with tokens above 255
     generator = np.random.default_rng(generator)
+    with evaluating(model):
+        for _ in range(max_new_tokens):
+            logits = model(ids[:, -n_positions:])[:, -1]
+            token = sample_token(logits, temperature, top_k, generator, vocab_size)
+            ids = np.concatenate([ids, token[:, None]], axis=1)
+    return ids
+
+
+def greedy_decode(model, ids, max_new_tokens, *, start_id, end_id=None, attention_mask=None):
+    """What an encoder-decoder makes of ids (B, S), taking the likeliest token at every step: int64 (B, n).
+
+    The source is encoded once. Every row begins after start_id, which is not returned; one that has come to end_id goes
+    on with end_id, and n is max_new_tokens or less, where all rows have ended. attention_mask (B, S) is the source's.
+    Without a tape and in eval mode, as in `sample`. ValueError for a negative max_new_tokens.
+    """
+    max_new_tokens = _whole("max_new_tokens", max_new_tokens, least=0)
+    with evaluating(model):
+        memory = model.encode(ids, attention_mask)
+        found = np.full((len(ids), 1), start_id, np.int64)
+        ended = np.zeros(len(ids), bool)
+        while found.shape[1] <= max_new_tokens and not (ended.all() and len(ended)):
+            logits = model.decode(found, memory, attention_mask)[:, -1]
+            token = sample_token(logits, temperature=0)
+            if end_id is not None:
+                token[ended] = end_id
+                ended |= token == end_id
+            found = np.concatenate([found, token[:, None]], axis=1)
+    return found[:, 1:]
+
+
+@contextlib.contextmanager
+def evaluating(model):
+    """Inside it no tape is recorded and the model is in eval mode; afterwards every part has its own mode back."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
         with no_grad():
-            for _ in range(max_new_tokens):
-                logits = model(ids[:, -n_positions:])[:, -1]
-                token = sample_token(logits, temperature, top_k, generator, vocab_size)
-                ids = np.concatenate([ids, token[:, None]], axis=1)
+            yield
     finally:
         for module, training in modes:
             module.training = training
-    return ids
 
 
 def sample_token(logits, temperature=1.0, top_k=None, generator=None, vocab_size=None):

@@ -5,15 +5,16 @@ from minitx.nn.module import Module
 
 
 class MultiHeadAttention(Module):
-    """Each of num_heads heads attends in its own d_k = d_model / num_heads dimensions.
+    """Each of num_heads heads attends in its own d_k dimensions, d_model / num_heads if left out.
 
         query (B, T, d_model)   key (B, S, kdim)   value (B, S, vdim)   ->   (B, T, d_model)   [weights (B, H, T, S)]
 
     num_kv_heads   fewer heads for keys and values, each for a group of num_heads / num_kv_heads query heads (Ainslie
                    et al. 2023); 1 is multi-query attention
     attend         what mixes the values, a function with the signature of ops.scaled_dot_product_attention; a plain
-                   attribute, so that a variant may replace it. Grouped heads reach it as q (B, Hkv, G, T, K), k and v
-                   (B, Hkv, 1, S, K)
+                   attribute, so that a variant may replace it (rotary_attention). Grouped heads reach it as
+                   q (B, Hkv, G, T, K), k and v (B, Hkv, 1, S, K). It gets any other option of the call: bias= for the
+                   scores (H, T, S) or (B, H, T, S), positions= for a rotary one
 
     mask is bool, True = may attend: (T, S), (B, T, S) or (B, H, T, S); any axis but S may be 1. Without the batch axis
     in x there is none in mask: (T, S) or (H, T, S). Weights come as before dropout. Vaswani et al. 2017, section 3.2.2.
@@ -21,38 +22,41 @@ class MultiHeadAttention(Module):
     that is not bool.
     """
 
-    def __init__(self, d_model, num_heads, dropout=0.1, *, bias=True, num_kv_heads=None, kdim=None, vdim=None):
+    def __init__(self, d_model, num_heads, dropout=0.1, *, bias=True, num_kv_heads=None, kdim=None, vdim=None,
+                 d_k=None):
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_heads < 1 or d_model % num_heads:
+        if num_heads < 1 or d_k is None and d_model % num_heads:
             raise ValueError(f"MultiHeadAttention: d_model {d_model} must be a multiple of num_heads {num_heads}")
         if num_kv_heads < 1 or num_heads % num_kv_heads:
             raise ValueError(f"MultiHeadAttention: num_heads {num_heads} must be a multiple of num_kv_heads "
                              f"{num_kv_heads}")
         self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, num_kv_heads
-        self.d_k = d_model // num_heads
-        self.w_q = Linear(d_model, d_model, bias)
+        self.d_k = d_model // num_heads if d_k is None else d_k
+        self.w_q = Linear(d_model, num_heads * self.d_k, bias)
         self.w_k = Linear(d_model if kdim is None else kdim, num_kv_heads * self.d_k, bias)
         self.w_v = Linear(d_model if vdim is None else vdim, num_kv_heads * self.d_k, bias)
-        self.w_o = Linear(d_model, d_model, bias)
+        self.w_o = Linear(num_heads * self.d_k, d_model, bias)
         self.dropout = Dropout(dropout)
         self.attend = ops.scaled_dot_product_attention
 
-    def forward(self, query, key, value, mask=None, *, is_causal=False, return_weights=False):
+    def forward(self, query, key, value, mask=None, *, is_causal=False, return_weights=False, **options):
         q = self.split_heads(self.w_q(query))                       # (B, H, T, K)
         k = self.split_heads(self.w_k(key))                         # (B, Hkv, S, K)
         v = self.split_heads(self.w_v(value))
         grouped = self.num_kv_heads < self.num_heads
         if grouped:
             mask = self.group_mask(mask, batched=q.ndim == 4)
+            if options.get("bias") is not None:
+                options["bias"] = self.group_bias(options["bias"])
             q, k, v = self.group(q), self.group(k), self.group(v)
         dropout_p = self.dropout.p if self.dropout.training else 0.0
-        out = self.attend(q, k, v, mask, is_causal=is_causal, dropout_p=dropout_p, return_weights=return_weights)
+        out = self.attend(q, k, v, mask, is_causal=is_causal, dropout_p=dropout_p, return_weights=return_weights, **options)
         out, weights = out if return_weights else (out, None)
         if grouped:
             out = self.ungroup(out)                                 # (B, H, T, K)
             weights = None if weights is None else self.ungroup(weights)
         out = out.swapaxes(-3, -2)                                  # (B, T, H, K)
-        out = self.w_o(out.reshape(*out.shape[:-2], self.d_model))
+        out = self.w_o(out.reshape(*out.shape[:-2], self.num_heads * self.d_k))
         return (out, weights) if return_weights else out
 
     def split_heads(self, x):
@@ -77,6 +81,12 @@ class MultiHeadAttention(Module):
             raise ValueError(f"MultiHeadAttention: mask {mask.shape} must have 1 or {self.num_heads} heads before its "
                              "last two axes")
         return mask[..., None, :, :] if mask.shape[-3] == 1 else self.group(mask)
+
+    def group_bias(self, bias):
+        """The bias (..., H or 1, T, S) beside grouped scores (..., Hkv, G, T, S)."""
+        if bias.ndim < 3:
+            return bias
+        return bias[..., None, :, :] if bias.shape[-3] == 1 else self.group(bias)
 
     def extra_repr(self):
         groups = f", num_kv_heads={self.num_kv_heads}" if self.num_kv_heads < self.num_heads else ""

@@ -3,6 +3,7 @@
 They are drawn in float64 and rounded, so that every dtype gets the same numbers from the same seed.
 """
 import contextlib
+import math
 import threading
 
 import numpy as np
@@ -44,6 +45,11 @@ def normal(shape, std=1.0):
     x = backend.generator().standard_normal(shape)
     x *= std
     return _placed(x)
+
+
+def xavier_uniform(shape):
+    """Uniform in +-sqrt(6 / (fan_in + fan_out)) for a matrix (fan_out, fan_in). Glorot and Bengio 2010, equation 16."""
+    return uniform(shape, math.sqrt(6 / sum(shape)))
 
 
 def zeros(shape):

@@ -24,8 +24,9 @@ def sinusoids(n, d_model):
 class PositionalEncoding(Module):
     """Adds the fixed waves of `sinusoids` to x (B, T, d_model), then dropout.
 
-    The table is the buffer ``pe`` (1, max_len, d_model), computed in float64. ValueError where T > max_len or x has
-    another width.
+    The table is the buffer ``pe`` (1, max_len, d_model), computed in float64. positions (T,) or (B, T), integers, say
+    where the tokens stand; left out, they count from 0. ValueError where T > max_len, or x has another width, or
+    positions another shape.
     """
 
     def __init__(self, d_model, max_len=5000, dropout=0.1):
@@ -33,9 +34,8 @@ class PositionalEncoding(Module):
         table = sinusoids(max_len, d_model)[None].astype(backend.default_dtype())
         self.pe = Buffer(backend.to_device(table, backend.default_device()))
 
-    def forward(self, x):
-        _check("PositionalEncoding", x, *self.pe.shape[1:])
-        return self.dropout(x + self.pe[0, :x.shape[-2]])
+    def forward(self, x, positions=None):
+        return self.dropout(x + _rows("PositionalEncoding", self.pe[0], x, positions))
 
     def extra_repr(self):
         return f"{self.pe.shape[2]}, max_len={self.pe.shape[1]}"
@@ -52,16 +52,58 @@ class LearnedPositions(Module):
         self.weight = Parameter(init.normal((max_len, d_model), 0.02))
 
     def forward(self, x, positions=None):
-        _check("LearnedPositions", x, *self.weight.shape)
-        T = x.shape[-2]
-        if positions is None:
-            return x + self.weight[:T]
-        if np.shape(positions) not in ((T,), x.shape[:-1]):
-            raise ValueError(f"LearnedPositions: positions {np.shape(positions)} must be ({T},) or {x.shape[:-1]}")
-        return x + ops.embedding(positions, self.weight)
+        return x + _rows("LearnedPositions", self.weight, x, positions)
 
     def extra_repr(self):
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
+
+
+def rotary_attention(q, k, v, mask=None, *, positions, base=10000.0, interleaved=False, **options):
+    """Scaled dot-product attention after queries and keys were turned by their positions: an `attend` for
+    MultiHeadAttention, ``attention.attend = functools.partial(rotary_attention, base=...)``. Su et al. 2021, "RoFormer".
+
+    positions (T,) or (B, T) are the queries' and the keys'; with more keys than queries the queries are the last ones.
+    base and interleaved are those of ops.rope, the rest that of ops.scaled_dot_product_attention. ValueError for heads
+    of odd width.
+    """
+    turned = [ops.rope(x, positions[..., -x.shape[-2]:], base, interleaved) for x in (q, k)]
+    return ops.scaled_dot_product_attention(*turned, v, mask, **options)
+
+
+class RelativePositionBias(Module):
+    """A trained number for every distance between query and key, added to the scores. Raffel et al. 2020, section 2.1.
+
+        n_queries T, n_keys S   ->   bias (1, H, T, S)
+
+    Distances share num_buckets rows: half of them one row each, the further ones in steps that grow with the logarithm,
+    from max_distance on all the same. bidirectional gives what lies ahead a half of its own; else it counts as 0.
+    """
+
+    def __init__(self, num_heads, num_buckets=32, max_distance=128, bidirectional=True):
+        self.num_buckets, self.max_distance, self.bidirectional = num_buckets, max_distance, bidirectional
+        self.weight = Parameter(init.normal((num_buckets, num_heads)))
+
+    def forward(self, n_queries, n_keys):
+        queries = np.arange(n_keys - n_queries, n_keys)[:, None]        # the last query stands at the last key
+        buckets = relative_buckets(np.arange(n_keys) - queries, self.num_buckets, self.max_distance, self.bidirectional)
+        return ops.embedding(buckets, self.weight).transpose(2, 0, 1)[None]
+
+    def extra_repr(self):
+        return f"{self.weight.shape[1]}, num_buckets={self.num_buckets}, max_distance={self.max_distance}"
+
+
+def relative_buckets(distance, num_buckets=32, max_distance=128, bidirectional=True):
+    """The bucket of every distance, key minus query: integers of any shape -> the same shape, 0 .. num_buckets - 1."""
+    ahead = distance > 0
+    if bidirectional:
+        num_buckets //= 2
+        start, far = num_buckets * ahead, np.abs(distance)
+    else:
+        start, far = 0, np.where(ahead, 0, -distance)
+    exact = num_buckets // 2
+    with np.errstate(divide="ignore"):
+        steps = np.log(far / exact) / np.log(max_distance / exact) * (num_buckets - exact)
+    return start + np.where(far < exact, far, np.minimum(exact + np.maximum(steps, 0).astype(int), num_buckets - 1))
 
 
 def position_ids_from_mask(attention_mask):
@@ -72,9 +114,17 @@ def position_ids_from_mask(attention_mask):
     return (attention_mask.cumsum(axis=-1) - 1).clip(0, None)
 
 
-def _check(layer, x, max_len, d_model):
+def _rows(layer, table, x, positions):
+    """What a table (max_len, d_model) of positions adds to x."""
+    max_len, d_model = table.shape
     if x.ndim < 2 or x.shape[-1] != d_model:
         raise ValueError(f"{layer}: x must be (..., T, {d_model}), got {x.shape}")
     if x.shape[-2] > max_len:
         raise ValueError(f"{layer}: a sequence of {x.shape[-2]} is longer than max_len {max_len}; shorten it or build with "
                          "more")
+    T = x.shape[-2]
+    if positions is None:
+        return table[:T]
+    if np.shape(positions) not in ((T,), x.shape[:-1]):
+        raise ValueError(f"{layer}: positions {np.shape(positions)} must be ({T},) or {x.shape[:-1]}")
+    return ops.embedding(positions, table)

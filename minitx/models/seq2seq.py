@@ -1,0 +1,99 @@
+"""The original Transformer: Vaswani et al. 2017, "Attention Is All You Need"."""
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from minitx import nn
+
+
+@dataclass
+class Seq2SeqConfig:
+    """The paper's base model; the fields are named as in nn.Transformer.
+
+    tie_embeddings makes one matrix of both embeddings and the output layer (section 3.4): the vocabularies must be one.
+    """
+
+    src_vocab_size: int = 37000
+    tgt_vocab_size: int = 37000
+    d_model: int = 512
+    num_heads: int = 8
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    d_ff: int = 2048
+    dropout: float = 0.1
+    max_len: int = 5000
+    norm_first: bool = False
+    activation: str = "relu"
+    tie_embeddings: bool = False
+
+
+class Seq2Seq(nn.Module):
+    """Reads one sequence, writes another: nn.Transformer between embeddings, sinusoidal positions and an output layer.
+
+        ids (B, S), decoder_ids (B, T)   ->   logits (B, T, tgt_vocab_size), or with head=None (B, T, d_model)
+
+    attention_mask (B, S) and decoder_attention_mask (B, T) have 1 for a token and 0 for padding; the decoder sees no
+    later token. Positions count the tokens alone, so that padding on either side changes no result but its own.
+    `encode` and `decode` are the two halves, for writing one token at a time (generate.greedy_decode). It is trained
+    with decoder_ids that start with a begin token and lag one step behind the targets, schedule.noam_lr (section 5.3)
+    and ops.cross_entropy with label_smoothing=0.1 (section 5.4).
+
+    Embeddings are multiplied by sqrt(d_model) (section 3.4) and start N(0, 1 / d_model). As in nn.Transformer, a layer
+    norm stands behind each stack, which the paper has not.
+
+    TypeError for ids that are no integers, ValueError for a sequence that is too long, IndexError for an unknown id.
+    """
+
+    def __init__(self, config=None, head="lm"):
+        if head not in ("lm", None):
+            raise ValueError(f'Seq2Seq: head must be "lm" or None, got {head!r}')
+        self.config = c = Seq2SeqConfig() if config is None else config
+        if not isinstance(c, Seq2SeqConfig):
+            raise TypeError(f"Seq2Seq: config must be a Seq2SeqConfig, got {type(c).__name__}")
+        if c.tie_embeddings and c.src_vocab_size != c.tgt_vocab_size:
+            raise ValueError(f"Seq2Seq: tie_embeddings needs one vocabulary, got src_vocab_size {c.src_vocab_size} and "
+                             f"tgt_vocab_size {c.tgt_vocab_size}")
+        self.src_embed = nn.Embedding(c.src_vocab_size, c.d_model)
+        self.tgt_embed = nn.Embedding(c.tgt_vocab_size, c.d_model)
+        self.positions = nn.PositionalEncoding(c.d_model, c.max_len, c.dropout)
+        self.transformer = nn.Transformer(c.d_model, c.num_heads, c.num_encoder_layers, c.num_decoder_layers, c.d_ff,
+                                          c.dropout, c.norm_first, activation=c.activation)
+        self.lm_head = nn.Linear(c.d_model, c.tgt_vocab_size) if head else None
+        for embedding in (self.src_embed, self.tgt_embed):
+            embedding.weight.data[...] = nn.init.normal(embedding.weight.shape, c.d_model ** -0.5)
+        if c.tie_embeddings:
+            self.src_embed.weight = self.tgt_embed.weight
+            if head:
+                self.lm_head.weight = self.tgt_embed.weight
+
+    def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None):
+        memory = self.encode(ids, attention_mask)
+        return self.decode(decoder_ids, memory, attention_mask, decoder_attention_mask)
+
+    def encode(self, ids, attention_mask=None):
+        """ids (B, S) -> memory (B, S, d_model)."""
+        x, mask = self.embed(self.src_embed, ids, attention_mask)
+        return self.transformer.encoder(x, mask)
+
+    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None):
+        """decoder_ids (B, T) and what encode made of the source, whose mask is attention_mask -> what the model gives."""
+        x, mask = self.embed(self.tgt_embed, decoder_ids, decoder_attention_mask)
+        memory_mask = None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, memory.shape[:2])
+        x = self.transformer.decoder(x, memory, mask, memory_mask, is_causal=True)
+        return x if self.lm_head is None else self.lm_head(x)
+
+    def embed(self, embedding, ids, attention_mask):
+        """ids (B, T) -> (vectors with their positions (B, T, C), mask (B, 1, T) or None)."""
+        if np.ndim(ids) != 2:
+            raise ValueError(f"Seq2Seq: ids must be (B, T), got {np.shape(ids)}")
+        mask = positions = None
+        if attention_mask is not None:
+            mask = nn.mask_from_tokenizer(attention_mask, np.shape(ids))
+            positions = nn.position_ids_from_mask(mask[:, 0])
+        return self.positions(embedding(ids) * math.sqrt(self.config.d_model), positions), mask
+
+    def extra_repr(self):
+        c = self.config
+        return (f"{c.num_encoder_layers} + {c.num_decoder_layers} layers, {c.num_heads} heads, {c.d_model} wide, "
+                f"{c.src_vocab_size} and {c.tgt_vocab_size} symbols")
