@@ -1,8 +1,11 @@
 """A state on disk, as a safetensors file. Nothing is ever unpickled."""
 import contextlib
+import json
+import math
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +13,8 @@ import numpy as np
 from minitx import backend
 from minitx.tensor import Tensor, as_numpy
 
-
-READ = {"BOOL", "F16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64"}   # safetensors' names
+READ = {"BOOL": "?", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2", "I8": "i1", "I16": "<i2", "I32": "<i4",
+        "I64": "<i8", "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}        # safetensors' names
 
 
 def save(path, state, metadata=None):
@@ -44,19 +47,56 @@ def save(path, state, metadata=None):
         raise
 
 
-def load(path):
-    """{name: NumPy array} from a safetensors file: what Module.load_state_dict takes.
+def load(path, dtype=None):
+    """{name: NumPy array} from a safetensors file, or from all that an index file (*.index.json) names: what
+    Module.load_state_dict takes.
 
-    ValueError naming the file where it is none, or holds a dtype that NumPy lacks, such as BF16; FileNotFoundError where
-    there is no file.
+    dtype is what float tensors become; left out they keep theirs, and bfloat16, which NumPy lacks, becomes float32.
+    ValueError naming the file where it is none or holds another dtype; FileNotFoundError where there is no file.
     """
-    with _opened(path) as file:
-        for name in file.keys():
-            dtype = file.get_slice(name).get_dtype()
-            if dtype not in READ:
-                raise ValueError(f"{name} is {dtype}; float16, float32, float64, integers and bools are read: convert it "
-                                 "where it was made")
-        return {name: file.get_tensor(name) for name in file.keys()}
+    return dict(Stored(path, dtype))
+
+
+class Stored(Mapping):
+    """The tensors of a file, or of all that an index names, by name; each is read from the disk when it is asked for.
+
+    So a model is filled tensor by tensor, and never lies in memory twice. Errors are those of `load`.
+    """
+
+    def __init__(self, path, dtype=None):
+        path = Path(path)
+        self.dtype, self.places = dtype, {}
+        for file in _shards(path) if path.name.endswith(".index.json") else [path]:
+            self.places.update(_places(file))
+
+    def __getitem__(self, name):
+        path, kind, shape, start = self.places[name]
+        array = np.fromfile(path, READ[kind], math.prod(shape), offset=start).reshape(shape)
+        if kind == "BF16":
+            array = from_bfloat16(array)
+        if self.dtype is not None and array.dtype.kind == "f":
+            array = array.astype(self.dtype, copy=False)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    def __iter__(self):
+        return iter(self.places)
+
+    def __len__(self):
+        return len(self.places)
+
+
+def from_bfloat16(bits):
+    """uint16 bits -> the float32 numbers whose upper halves they are, exactly."""
+    wide = bits.astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
+
+
+def to_bfloat16(x):
+    """float32 numbers -> the uint16 bits of their upper halves, rounded to nearest, ties to even. NaN stays NaN."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16
+    return np.where(np.isnan(x), bits >> 16 | 0x40, rounded).astype(np.uint16).reshape(np.shape(x))
 
 
 def metadata(path):
@@ -79,6 +119,35 @@ def _opened(path):
             yield file
     except (safetensors.SafetensorError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read as safetensors: {error}") from error
+
+
+def _shards(index):
+    """The files that an index names, each once. ValueError where it is no index, or one of them is not there."""
+    try:
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = [index.parent / name for name in dict.fromkeys(names.values())]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index}: no index of safetensors files: {error!r}") from error
+    missing = [file.name for file in files if not file.exists()]
+    if missing:
+        raise ValueError(f"{index}: names files that are not beside it: {', '.join(missing)}")
+    return files
+
+
+def _places(path):
+    """{name: (file, dtype, shape, first byte)} of one file, whose header the library has checked."""
+    with _opened(path) as file:
+        names = set(file.keys())
+    with open(path, "rb") as plain:
+        size = int.from_bytes(plain.read(8), "little")
+        header = json.loads(plain.read(size))
+    places = {name: (path, header[name]["dtype"], header[name]["shape"], 8 + size + header[name]["data_offsets"][0])
+              for name in header if name in names}
+    for name, (_, dtype, *_) in places.items():
+        if dtype not in READ:
+            raise ValueError(f"{path}: {name} is {dtype}; floats of 16, 32 and 64 bits, bfloat16, integers and bools are "
+                             "read: convert it where it was made")
+    return places
 
 
 def _safetensors():

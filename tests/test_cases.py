@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 
 import minitx as mt
-from minitx import nn, ops, optim, schedule
+from minitx import checkpoint, nn, ops, optim, schedule
 from minitx.ops.dropout import Dropout
 
 RECORDS = json.loads((Path(__file__).parent / "data" / "values.json").read_text(encoding="utf-8"))["records"]
 
 LATER = {
-    "bfloat16": "published weights: no reader of bfloat16 files yet",
     "gpt2_conv1d": "published weights: no from_pretrained yet",
     "t5_bucket": "T5 is not built yet",
     "t5_bias_row": "T5 is not built yet",
@@ -330,6 +329,15 @@ def grad_accumulation(record):
         total, start = total + loss.item(), start + n
     same(total, record["expected"]["loss"])
     same(logits.grad, record["expected_grads"]["logits"])
+
+
+@reads("bfloat16")
+def bfloat16(record):
+    numbers = np.array(record["inputs"]["float32"], np.float64).astype(np.float32)
+    bits = checkpoint.to_bfloat16(numbers)
+    assert bits.tolist() == record["expected"]["uint16_bits"]
+    np.testing.assert_array_equal(checkpoint.from_bfloat16(bits),
+                                  np.array(record["expected"]["back_to_float32"], float).astype(np.float32))
 
 
 @reads("safetensors_load")
