@@ -42,7 +42,10 @@ def greedy_decode(model, ids, max_new_tokens, *, start_id, end_id=None, attentio
     on with end_id, and n is max_new_tokens or less, where all rows have ended. attention_mask (B, S) is the source's.
     Without a tape and in eval mode, as in `sample`. ValueError for a negative max_new_tokens.
     """
-    max_new_tokens = _whole("max_new_tokens", max_new_tokens, least=0)
+    if not hasattr(model, "encode"):
+        raise TypeError(f"greedy_decode: {type(model).__name__} is no encoder-decoder; use sample")
+    max_new_tokens, start_id = _whole("max_new_tokens", max_new_tokens, least=0), _whole("start_id", start_id, least=0)
+    end_id = None if end_id is None else _whole("end_id", end_id, least=0)
     with evaluating(model):
         memory = model.encode(ids, attention_mask)
         found = np.full((len(ids), 1), start_id, np.int64)
@@ -129,7 +132,7 @@ def _whole(name, value, least=1):
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"sample: {name} must be a whole number, got {value!r}") from None
+        raise TypeError(f"generate: {name} must be a whole number, got {value!r}") from None
     if number < least:
-        raise ValueError(f"sample: {name} must be at least {least}, got {number}")
+        raise ValueError(f"generate: {name} must be at least {least}, got {number}")
     return number

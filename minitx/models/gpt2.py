@@ -1,6 +1,7 @@
 """GPT-2: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"."""
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ class GPT2Config:
     n_inner None means 4 n_embd. activation_function is "gelu_new" (the tanh form), "gelu" (exact), "relu", "silu" or
     "tanh". bias=False leaves out every bias, those of the layer norms too.
     """
+    model_type: ClassVar[str] = "gpt2"
 
     vocab_size: int = 50257
     n_positions: int = 1024
@@ -33,6 +35,21 @@ class GPT2Config:
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
                "tanh": "tanh"}                                      # the published names, and ours
+
+
+class Block(nn.EncoderBlock):
+    """One layer: GPT-2 has no dropout inside the feed-forward net."""
+
+    def __init__(self, c):
+        if c.activation_function not in ACTIVATIONS:
+            raise ValueError(f"GPT2: unknown activation {c.activation_function!r}: use one of {', '.join(ACTIVATIONS)}")
+        self.norm_first = True
+        self.attn = nn.MultiHeadAttention(c.n_embd, c.n_head, c.attn_pdrop, bias=c.bias)
+        self.ff = nn.FeedForward(c.n_embd, c.n_inner or 4 * c.n_embd, 0.0, bias=c.bias,
+                                 activation=ACTIVATIONS[c.activation_function])
+        self.norm1 = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
+        self.norm2 = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
+        self.dropout = nn.Dropout(c.resid_pdrop)
 
 
 class GPT2(nn.Module):
@@ -57,34 +74,20 @@ class GPT2(nn.Module):
             self.wte = nn.Embedding(c.vocab_size, c.n_embd)
             self.wpe = nn.LearnedPositions(c.n_positions, c.n_embd)
             self.drop = nn.Dropout(c.embd_pdrop)
-            self.h = nn.ModuleList(self.block() for _ in range(c.n_layer))
+            self.h = nn.ModuleList(Block(c) for _ in range(c.n_layer))
             self.ln_f = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
             self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False) if head else None
         if head and c.tie_word_embeddings:
             self.lm_head.weight = self.wte.weight
         self.initialise()
 
-    def block(self):
-        """One block: its dropouts are GPT-2's, which has none inside the feed-forward net."""
-        c = self.config
-        if c.activation_function not in ACTIVATIONS:
-            raise ValueError(f"GPT2: unknown activation {c.activation_function!r}: use one of {', '.join(ACTIVATIONS)}")
-        block = nn.EncoderBlock(c.n_embd, c.n_head, c.n_inner or 4 * c.n_embd, c.resid_pdrop, eps=c.layer_norm_epsilon,
-                                activation=ACTIVATIONS[c.activation_function], bias=c.bias)
-        block.attn.dropout = nn.Dropout(c.attn_pdrop)
-        block.ff.net[2].p = 0.0
-        return block
-
     def initialise(self):
-        """Matrices N(0, initializer_range), biases 0; what adds to the residual stream, 2 n_layer times, is smaller."""
+        """Matrices N(0, initializer_range), smaller where they add to the residual stream, 2 n_layer times; biases 0."""
         c = self.config
         for name, p in self.named_parameters():
             if p.ndim == 2:
                 adds = name.endswith(("attn.w_o.weight", "ff.net.3.weight"))
-                std = c.initializer_range / (math.sqrt(2 * c.n_layer) if adds else 1)
-                p.data[...] = nn.init.normal(p.shape, std)
-            elif name.endswith("bias"):
-                p.data[...] = 0
+                p.data = nn.init.normal(p.shape, c.initializer_range / (math.sqrt(2 * c.n_layer) if adds else 1))
 
     def forward(self, ids, attention_mask=None):
         shape = np.shape(ids)

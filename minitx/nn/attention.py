@@ -84,8 +84,11 @@ class MultiHeadAttention(Module):
 
     def group_bias(self, bias):
         """The bias (..., H or 1, T, S) beside grouped scores (..., Hkv, G, T, S)."""
-        if bias.ndim < 3:
+        if getattr(bias, "ndim", 0) < 3:                        # the same for every head, or no array at all
             return bias
+        if bias.shape[-3] not in (1, self.num_heads):
+            raise ValueError(f"MultiHeadAttention: bias {bias.shape} must have 1 or {self.num_heads} heads before its "
+                             "last two axes")
         return bias[..., None, :, :] if bias.shape[-3] == 1 else self.group(bias)
 
     def extra_repr(self):

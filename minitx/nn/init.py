@@ -3,7 +3,6 @@
 They are drawn in float64 and rounded, so that every dtype gets the same numbers from the same seed.
 """
 import contextlib
-import math
 import threading
 
 import numpy as np
@@ -13,6 +12,7 @@ from minitx import backend
 
 class _Mode(threading.local):
     drawing = True
+    hollow = None                       # inside hollow(): the arrays that it gave out
 
 
 _mode = _Mode()
@@ -26,6 +26,29 @@ def undrawn():
         yield
     finally:
         _mode.drawing = outer
+
+
+@contextlib.contextmanager
+def hollow():
+    """Inside it Parameters are made that take no memory, however large: all elements of one are the same number.
+
+    For counting what a configuration has, and for a model that is then given its arrays: parameter.data = array.
+    Inside, writing into them is allowed and means nothing; afterwards they are read-only. They are on the host,
+    whatever the default device is. Buffers are made as ever.
+    """
+    outer, _mode.hollow = _mode.hollow, []
+    try:
+        with undrawn():
+            yield
+    finally:
+        for array in _mode.hollow:
+            backend.read_only(array)
+        _mode.hollow = outer
+
+
+def is_hollow():
+    """Whether this runs inside hollow()."""
+    return _mode.hollow is not None
 
 
 def uniform(shape, bound):
@@ -47,19 +70,22 @@ def normal(shape, std=1.0):
     return _placed(x)
 
 
-def xavier_uniform(shape):
-    """Uniform in +-sqrt(6 / (fan_in + fan_out)) for a matrix (fan_out, fan_in). Glorot and Bengio 2010, equation 16."""
-    return uniform(shape, math.sqrt(6 / sum(shape)))
-
-
 def zeros(shape):
     """All 0."""
-    return _placed(np.zeros(shape, backend.default_dtype()))
+    return _hollow(shape) if is_hollow() else _placed(np.zeros(shape, backend.default_dtype()))
 
 
 def ones(shape):
     """All 1."""
-    return _placed(np.ones(shape, backend.default_dtype()))
+    return _hollow(shape) if is_hollow() else _placed(np.ones(shape, backend.default_dtype()))
+
+
+def _hollow(shape):
+    """An array whose elements all lie in one place."""
+    dtype = backend.default_dtype()
+    array = np.ndarray(shape, dtype, np.zeros((), dtype), strides=(0,) * len(shape))
+    _mode.hollow.append(array)
+    return array
 
 
 def _placed(x):

@@ -16,7 +16,7 @@ class Linear(Module):
     """
 
     def __init__(self, in_features, out_features, bias=True):
-        _check_size("Linear", in_features=in_features, out_features=out_features)
+        check_size("Linear", in_features=in_features, out_features=out_features)
         bound = 1 / math.sqrt(in_features)
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(init.uniform((out_features, in_features), bound))
@@ -37,7 +37,7 @@ class Embedding(Module):
     """
 
     def __init__(self, n, dim, padding_idx=None):
-        _check_size("Embedding", n=n, dim=dim)
+        check_size("Embedding", n=n, dim=dim)
         if padding_idx is not None and not -n <= padding_idx < n:
             raise ValueError(f"Embedding: padding_idx {padding_idx} is outside the {n} rows")
         weight = init.normal((n, dim))
@@ -62,7 +62,7 @@ class LayerNorm(Module):
     """
 
     def __init__(self, dim, eps=1e-5, bias=True):
-        _check_size("LayerNorm", dim=dim)
+        check_size("LayerNorm", dim=dim)
         self.dim, self.eps = dim, eps
         self.weight = Parameter(init.ones((dim,)))
         self.bias = Parameter(init.zeros((dim,))) if bias else None
@@ -83,7 +83,7 @@ class RMSNorm(Module):
     """
 
     def __init__(self, dim, eps=1e-6):
-        _check_size("RMSNorm", dim=dim)
+        check_size("RMSNorm", dim=dim)
         self.dim, self.eps = dim, eps
         self.weight = Parameter(init.ones((dim,)))
 
@@ -160,7 +160,8 @@ def activation_named(name):
     return ACTIVATIONS[name]()
 
 
-def _check_size(layer, **sizes):
+def check_size(layer, **sizes):
+    """ValueError naming the layer and the first size below 1."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{layer}: {name} must be at least 1, got {size}")

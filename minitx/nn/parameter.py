@@ -1,16 +1,22 @@
 """The two kinds of Tensor that a Module owns."""
+import numpy as np
+
 from minitx import backend
 from minitx.autograd import Tensor
 from minitx.backend import is_array
+from minitx.nn import init
 
 
 class Parameter(Tensor):
-    """A Tensor that a Module trains. It copies the data it is given. TypeError for integers."""
+    """A Tensor that a Module trains. It copies the data it is given; inside init.hollow() it only takes their shape.
+
+    TypeError for integers.
+    """
 
     __slots__ = ()
 
     def __init__(self, data, requires_grad=True):
-        super().__init__(_own(data), requires_grad)
+        super().__init__(init.zeros(np.shape(data)) if init.is_hollow() else _own(data), requires_grad)
 
 
 class Buffer(Tensor):

@@ -3,7 +3,7 @@ import numpy as np
 
 from minitx import backend, ops
 from minitx.nn import init
-from minitx.nn.layers import Dropout
+from minitx.nn.layers import Dropout, check_size
 from minitx.nn.module import Module
 from minitx.nn.parameter import Buffer, Parameter
 
@@ -30,6 +30,7 @@ class PositionalEncoding(Module):
     """
 
     def __init__(self, d_model, max_len=5000, dropout=0.1):
+        check_size("PositionalEncoding", d_model=d_model, max_len=max_len)
         self.dropout = Dropout(dropout)
         table = sinusoids(max_len, d_model)[None].astype(backend.default_dtype())
         self.pe = Buffer(backend.to_device(table, backend.default_device()))
@@ -49,6 +50,7 @@ class LearnedPositions(Module):
     """
 
     def __init__(self, max_len, d_model):
+        check_size("LearnedPositions", max_len=max_len, d_model=d_model)
         self.weight = Parameter(init.normal((max_len, d_model), 0.02))
 
     def forward(self, x, positions=None):
@@ -77,9 +79,18 @@ class RelativePositionBias(Module):
 
     Distances share num_buckets rows: half of them one row each, the further ones in steps that grow with the logarithm,
     from max_distance on all the same. bidirectional gives what lies ahead a half of its own; else it counts as 0.
+    ValueError for fewer than 4 buckets (2 in one direction) or a max_distance that they reach one by one.
     """
 
     def __init__(self, num_heads, num_buckets=32, max_distance=128, bidirectional=True):
+        check_size("RelativePositionBias", num_heads=num_heads)
+        exact = num_buckets // (4 if bidirectional else 2)
+        if exact < 1 or bidirectional and num_buckets % 2:
+            wanted = "even and at least 4" if bidirectional else "at least 2"
+            raise ValueError(f"RelativePositionBias: num_buckets must be {wanted}, got {num_buckets}")
+        if max_distance <= exact:
+            raise ValueError(f"RelativePositionBias: max_distance must be greater than {exact}, as {num_buckets} buckets "
+                             f"need, got {max_distance}")
         self.num_buckets, self.max_distance, self.bidirectional = num_buckets, max_distance, bidirectional
         self.weight = Parameter(init.normal((num_buckets, num_heads)))
 

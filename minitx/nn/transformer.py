@@ -1,4 +1,8 @@
 """Stacks of blocks, and the encoder-decoder made of two of them."""
+import math
+
+import numpy as np
+
 from minitx.nn import init
 from minitx.nn.blocks import DecoderBlock, EncoderBlock
 from minitx.nn.containers import ModuleList
@@ -12,6 +16,8 @@ class Stack(Module):
 
     def __init__(self, num_layers, d_model, num_heads, d_ff, dropout=0.1, norm_first=True, *, activation="gelu",
                  eps=1e-5, bias=True, final_norm=None):
+        if num_layers < 0:
+            raise ValueError(f"{type(self).__name__}: num_layers must be at least 0, got {num_layers}")
         self.layers = ModuleList(self.block(d_model, num_heads, d_ff, dropout, norm_first, activation=activation,
                                             eps=eps, bias=bias) for _ in range(num_layers))
         final_norm = norm_first if final_norm is None else final_norm
@@ -59,7 +65,7 @@ class Transformer(Module):
         src (B, S, d_model)   tgt (B, T, d_model)   ->   (B, T, d_model)
 
     Vectors in and vectors out: embeddings, positions and the output layer are models.Seq2Seq's. Defaults, initial
-    values (Xavier) and the layer norm behind each stack are those of PyTorch's nn.Transformer: 44 140 544 parameters.
+    values and the layer norm behind each stack are those of PyTorch's nn.Transformer: 44 140 544 parameters.
 
     src_mask, tgt_mask, memory_mask as in MultiHeadAttention. Left out, memory_mask is src_mask where that says one thing
     for every query, (B, 1, S). is_causal is for tgt. With return_weights: (y, (encoder's, decoder's weights)).
@@ -70,13 +76,21 @@ class Transformer(Module):
         options = dict(activation=activation, eps=eps, bias=bias, final_norm=True)
         self.encoder = Encoder(num_encoder_layers, d_model, num_heads, d_ff, dropout, norm_first, **options)
         self.decoder = Decoder(num_decoder_layers, d_model, num_heads, d_ff, dropout, norm_first, **options)
-        for p in self.parameters():
-            if p.ndim > 1:
-                p.data[...] = init.xavier_uniform(p.shape)
+        self.initialise()
+
+    def initialise(self):
+        """Matrices by Xavier's rule (Glorot and Bengio 2010, equation 16), in which queries, keys and values count as one
+        matrix, as they are in PyTorch; attention's biases 0."""
+        for name, p in self.named_parameters():
+            if p.ndim == 2:
+                rows = 3 * len(p) if name.endswith(("w_q.weight", "w_k.weight", "w_v.weight")) else len(p)
+                p.data[...] = init.uniform(p.shape, math.sqrt(6 / (rows + p.shape[1])))
+            elif "attn.w_" in name:
+                p.data[...] = 0
 
     def forward(self, src, tgt, src_mask=None, tgt_mask=None, memory_mask=None, *, is_causal=False,
                 return_weights=False):
-        if memory_mask is None and src_mask is not None and src_mask.shape[-2:-1] == (1,):
+        if memory_mask is None and np.shape(src_mask)[-2:-1] == (1,):
             memory_mask = src_mask
         memory = self.encoder(src, src_mask, return_weights=return_weights)
         memory, encoder_weights = memory if return_weights else (memory, None)

@@ -5,6 +5,7 @@ import numpy as np
 
 from minitx import ops
 from minitx.nn import init
+from minitx.nn.layers import check_size
 from minitx.nn.module import Module
 from minitx.nn.parameter import Parameter
 
@@ -18,14 +19,15 @@ class PatchProjection(Module):
     """
 
     def __init__(self, in_ch, d_model, patch):
+        check_size("PatchEmbed", in_ch=in_ch, d_model=d_model)
         bound = 1 / math.sqrt(in_ch * math.prod(patch))
         self.weight = Parameter(init.uniform((d_model, in_ch, *patch), bound))
         self.bias = Parameter(init.uniform((d_model,), bound))
 
     def forward(self, images):
         d_model, in_ch, *patch = self.weight.shape
-        if images.ndim != 4 or images.shape[1] != in_ch:
-            raise ValueError(f"PatchEmbed: images must be (B, {in_ch}, height, width), got {images.shape}")
+        if np.ndim(images) != 4 or np.shape(images)[1] != in_ch:
+            raise ValueError(f"PatchEmbed: images must be (B, {in_ch}, height, width), got {np.shape(images)}")
         return ops.linear(ops.patchify(images, patch), self.weight.reshape(d_model, -1), self.bias)
 
     def extra_repr(self):
@@ -61,6 +63,7 @@ class ClassToken(Module):
     """
 
     def __init__(self, d_model):
+        check_size("ClassToken", d_model=d_model)
         self.weight = Parameter(init.normal((1, d_model), 0.02))
 
     def forward(self, x):
@@ -72,7 +75,7 @@ class ClassToken(Module):
 
 
 def _pair(name, size):
-    height, width = size if isinstance(size, (tuple, list)) else (size, size)
-    if not all(isinstance(n, int) and n > 0 for n in (height, width)):
+    pair = size if isinstance(size, (tuple, list)) else (size, size)
+    if len(pair) != 2 or not all(isinstance(n, (int, np.integer)) and n is not True and n > 0 for n in pair):
         raise ValueError(f"PatchEmbed: {name} must be a positive whole number or (height, width), got {size!r}")
-    return height, width
+    return tuple(map(int, pair))

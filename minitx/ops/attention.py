@@ -39,6 +39,8 @@ class Attention(Op):
         self.keep, self.gain = None if keep is None else backend.follow(keep, q), gain_of(dropout_p)
         s = (q * self.scale) @ k.swapaxes(-1, -2)                       # (..., T, S)  q is smaller to scale than s
         if bias is not None:
+            if backend.broadcast_shapes(s.shape, bias.shape) != s.shape:
+                raise ValueError(f"bias {bias.shape} must broadcast to the scores {s.shape}")
             s = s + bias
         self.p = probabilities(s, -1, allowed(s, mask, is_causal, T, S))
         o = self.dropped() @ v                                          # (..., T, D)

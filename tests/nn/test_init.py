@@ -56,6 +56,49 @@ def test_undrawn_gives_zeros_and_takes_no_numbers():
     np.testing.assert_array_equal(init.normal((3,)), expected)
 
 
+@pytest.mark.parametrize("shape", [(0,), (1,), (3, 2), (10 ** 6, 10 ** 6)])
+@pytest.mark.parametrize("draw", [lambda shape: init.uniform(shape, 1.0), init.normal, init.zeros, init.ones])
+def test_hollow_takes_no_memory_and_no_numbers(draw, shape, float64):
+    mt.manual_seed(1)
+    expected = init.normal((3,))
+    mt.manual_seed(1)
+    with init.hollow():
+        x = draw(shape)
+        assert init.is_hollow()
+        x[:3] = 7                                                   # a model may write into its parameters
+    assert x.shape == shape and x.dtype == np.float64 and not any(x.strides) and not init.is_hollow()
+    assert not x.flags.writeable                                    # all its elements would change
+    np.testing.assert_array_equal(init.normal((3,)), expected)
+
+
+def test_hollow_inside_hollow_and_undrawn_inside_both():
+    with init.hollow():
+        outer = init.zeros((2,))
+        with init.hollow():
+            with init.undrawn():
+                inner = init.normal((2,))
+        assert init.is_hollow() and outer.flags.writeable and not inner.flags.writeable
+        assert not any(init.normal((2,)).strides)
+    with init.undrawn():
+        with init.hollow():
+            pass
+        assert (init.normal((2,)) == 0).all() and any(init.normal((2,)).strides)
+    assert (init.normal((2,)) != 0).all()
+
+
+def test_hollow_ends_with_an_error_and_is_nobody_elses():
+    seen = []
+    with pytest.raises(KeyError):
+        with init.hollow():
+            x = init.ones((2,))
+            other = threading.Thread(target=lambda: seen.append((init.is_hollow(), init.normal((2,)))))
+            other.start()
+            other.join()
+            raise KeyError
+    assert not x.flags.writeable and not init.is_hollow()
+    assert not seen[0][0] and (seen[0][1] != 0).all()
+
+
 def test_undrawn_ends_with_an_error_and_is_nobody_elses():
     with pytest.raises(KeyError):
         with init.undrawn():

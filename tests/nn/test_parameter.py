@@ -25,6 +25,23 @@ def test_the_copy_is_contiguous_and_has_the_same_shape(array):
     assert ours.data.flags.c_contiguous and ours.shape == array.shape
 
 
+def test_inside_hollow_only_the_shape_counts():
+    with nn.init.hollow():
+        array = nn.init.normal((10 ** 6, 10 ** 6))
+        parameters = [nn.Parameter(data) for data in (array, array.T, np.ones((2, 3)), mt.ones(2, 3), [[1.0, 2.0]])]
+        buffer, layer = nn.Buffer(np.ones((2, 3))), nn.Embedding(10 ** 9, 10 ** 3, padding_idx=0)
+    assert [p.shape for p in parameters] == [(10 ** 6, 10 ** 6)] * 2 + [(2, 3)] * 2 + [(1, 2)]
+    for parameter in (*parameters, layer.weight):
+        assert not any(parameter.data.strides) and not parameter.data.flags.writeable and parameter.requires_grad
+        assert parameter.dtype == np.float32
+    assert (buffer.data == 1).all() and buffer.data.flags.writeable
+    with pytest.raises(ValueError, match="read-only: weight"):
+        nn.Sequential(layer)[0].load_state_dict({"weight": np.broadcast_to(np.float32(1), layer.weight.shape)})
+    parameters[2].data = np.ones((2, 3), np.float32)                # the array that it was waiting for
+    (parameters[2] * 2).sum().backward()
+    assert (parameters[2].grad == 2).all()
+
+
 def test_lists_become_the_default_dtype():
     assert nn.Parameter([1.0, 2.0]).dtype == np.float32
 

@@ -1,0 +1,145 @@
+"""BART: Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training"."""
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from minitx import nn
+from minitx.models.gpt2 import ACTIVATIONS
+
+
+@dataclass
+class BartConfig:
+    """The fields and defaults of the published configuration, which is that of BART large.
+
+    BART base, 139 420 416 parameters, is 768 wide, with 6 layers, 12 heads and 3072 in the nets on both sides.
+    activation_function is "gelu" (exact), "gelu_new" (the tanh form), "relu", "silu" or "tanh". A target starts with
+    decoder_start_token_id. tie_word_embeddings=False gives the output layer a matrix of its own.
+    """
+    model_type: ClassVar = "bart"
+
+    vocab_size: int = 50265
+    max_position_embeddings: int = 1024
+    encoder_layers: int = 12
+    encoder_ffn_dim: int = 4096
+    encoder_attention_heads: int = 16
+    decoder_layers: int = 12
+    decoder_ffn_dim: int = 4096
+    decoder_attention_heads: int = 16
+    activation_function: str = "gelu"
+    d_model: int = 1024
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    init_std: float = 0.02
+    scale_embedding: bool = False
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 1
+    bos_token_id: int = 0
+    eos_token_id: int = 2
+    decoder_start_token_id: int = 2
+
+
+class BartPositions(nn.Module):
+    """What comes between the embedding and the first block: a trained row for each position, layer norm, dropout.
+
+    x (B, T, d_model) -> the same shape. ValueError where T is above max_position_embeddings.
+    """
+
+    offset = 2      # fairseq's positions begin after the padding id, which was 1: the first two rows are never used
+
+    def __init__(self, config):
+        self.table = nn.LearnedPositions(config.max_position_embeddings + self.offset, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, x):
+        T, most = x.shape[1], len(self.table.weight) - self.offset
+        if T > most:
+            raise ValueError(f"BART: a sequence of {T} tokens is longer than max_position_embeddings {most}")
+        return self.drop(self.norm(self.table(x, np.arange(T) + self.offset)))
+
+
+class BART(nn.Module):
+    """Reads one text, writes another: the original Transformer with learned positions and a norm on the embeddings.
+
+        ids (B, S), decoder_ids (B, T)   ->   logits (B, T, vocab_size), or with head=None (B, T, d_model)
+
+    S and T are at most max_position_embeddings. attention_mask (B, S) and decoder_attention_mask (B, T) have 1 for a
+    token and 0 for padding; the decoder sees no later token. Positions count padding too, as in the published model:
+    pad on the right, where it changes no result but its own. `encode` and `decode` are the two halves, for writing
+    one token at a time (generate.greedy_decode). The output layer's bias is not trained.
+
+    TypeError for ids that are no integers, ValueError for a sequence that is too long, IndexError for an unknown id.
+    TypeError for a config that is no BartConfig, ValueError for one that makes no model.
+    """
+
+    def __init__(self, config=None, head="lm"):
+        if head not in ("lm", None):
+            raise ValueError(f'BART: head must be "lm" or None, got {head!r}')
+        self.config = c = BartConfig() if config is None else config
+        if not isinstance(c, BartConfig):
+            raise TypeError(f"BART: config must be a BartConfig, got {type(c).__name__}; of a dict make "
+                            "BartConfig(**config)")
+        if c.activation_function not in ACTIVATIONS:
+            raise ValueError(f"BART: unknown activation {c.activation_function!r}: use one of "
+                             f"{', '.join(ACTIVATIONS)}")
+        options = dict(dropout=c.dropout, norm_first=False, activation=ACTIVATIONS[c.activation_function])
+        with nn.init.undrawn():                                             # initialise draws, for the whole model
+            self.shared = nn.Embedding(c.vocab_size, c.d_model, c.pad_token_id)
+            self.encoder_positions, self.decoder_positions = BartPositions(c), BartPositions(c)
+            self.encoder = nn.Encoder(c.encoder_layers, c.d_model, c.encoder_attention_heads, c.encoder_ffn_dim,
+                                      **options)
+            self.decoder = nn.Decoder(c.decoder_layers, c.d_model, c.decoder_attention_heads, c.decoder_ffn_dim,
+                                      **options)
+            self.lm_head = nn.Linear(c.d_model, c.vocab_size, bias=False) if head else None
+        if head:
+            self.lm_head.bias = nn.Buffer(nn.init.zeros((c.vocab_size,)))
+        if head and c.tie_word_embeddings:
+            self.lm_head.weight = self.shared.weight
+        for module in self.modules():                                       # blocks have one rate, BART has three
+            if isinstance(module, nn.MultiHeadAttention):
+                module.dropout.p = c.attention_dropout
+            elif isinstance(module, nn.FeedForward):
+                module.net[2].p = c.activation_dropout
+        self.initialise()
+
+    def initialise(self):
+        """Matrices N(0, init_std), biases 0, the padding's embedding 0."""
+        for name, p in self.named_parameters():
+            if p.ndim == 2:
+                p.data = nn.init.normal(p.shape, self.config.init_std)
+            elif name.endswith("bias"):
+                p.data[...] = 0
+        if self.config.pad_token_id is not None:
+            self.shared.weight.data[self.config.pad_token_id] = 0
+
+    def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None):
+        memory = self.encode(ids, attention_mask)
+        return self.decode(decoder_ids, memory, attention_mask, decoder_attention_mask)
+
+    def encode(self, ids, attention_mask=None):
+        """ids (B, S) -> memory (B, S, d_model)."""
+        x, mask = self.embed(ids, attention_mask)
+        return self.encoder(self.encoder_positions(x), mask)
+
+    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None):
+        """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives."""
+        x, mask = self.embed(decoder_ids, decoder_attention_mask)
+        memory_mask = None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, memory.shape[:2])
+        x = self.decoder(self.decoder_positions(x), memory, mask, memory_mask, is_causal=True)
+        return x if self.lm_head is None else self.lm_head(x)
+
+    def embed(self, ids, attention_mask):
+        """ids (B, T) -> (vectors (B, T, C), mask (B, 1, T) or None)."""
+        if np.ndim(ids) != 2:
+            raise ValueError(f"BART: ids must be (B, T), got {np.shape(ids)}")
+        mask = None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, np.shape(ids))
+        x = self.shared(ids)
+        return x * math.sqrt(self.config.d_model) if self.config.scale_embedding else x, mask
+
+    def extra_repr(self):
+        c = self.config
+        return (f"{c.encoder_layers} + {c.decoder_layers} layers, {c.d_model} wide, {c.vocab_size} symbols, "
+                f"context {c.max_position_embeddings}")

@@ -1,0 +1,117 @@
+"""LLaMA: Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models", and later ones of its make."""
+import functools
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from minitx import nn
+
+
+@dataclass
+class LlamaConfig:
+    """The fields and defaults of the published configuration, LLaMA 7B's (6 738 415 616 parameters).
+
+    num_key_value_heads None means num_attention_heads, head_dim None hidden_size / num_attention_heads. hidden_act is
+    a name that nn.FeedForward knows. rope_scaling must be None: later models' stretched positions are not built.
+    """
+    model_type: ClassVar[str] = "llama"
+
+    vocab_size: int = 32000
+    hidden_size: int = 4096
+    intermediate_size: int = 11008
+    num_hidden_layers: int = 32
+    num_attention_heads: int = 32
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    hidden_act: str = "silu"
+    max_position_embeddings: int = 2048
+    initializer_range: float = 0.02
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    rope_theta: float = 10000.0
+    rope_scaling: dict | None = None
+    attention_bias: bool = False
+    attention_dropout: float = 0.0
+    mlp_bias: bool = False
+
+    @property
+    def n_positions(self):
+        """max_position_embeddings, under the name that generate.sample asks for."""
+        return self.max_position_embeddings
+
+
+class Block(nn.EncoderBlock):
+    """One layer: RMSNorm, queries and keys that are turned by their positions, a gated feed-forward net.
+
+    Dropout falls on the attention weights alone.
+    """
+
+    def __init__(self, c):
+        self.norm_first = True
+        self.attn = nn.MultiHeadAttention(c.hidden_size, c.num_attention_heads, c.attention_dropout, d_k=c.head_dim,
+                                          num_kv_heads=c.num_key_value_heads, bias=c.attention_bias)
+        if self.attn.d_k % 2:
+            raise ValueError(f"Llama: heads of width {self.attn.d_k} cannot be turned in pairs; set an even head_dim")
+        self.attn.attend = functools.partial(nn.rotary_attention, base=c.rope_theta)
+        self.ff = nn.FeedForward(c.hidden_size, c.intermediate_size, 0.0, activation=c.hidden_act, bias=c.mlp_bias,
+                                 gated=True)
+        self.norm1 = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.norm2 = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.dropout = nn.Dropout(0.0)
+
+
+class Llama(nn.Module):
+    """A stack of pre-norm blocks in which no position sees what comes after it.
+
+        ids (B, T)   ->   logits (B, T, vocab_size), or with head=None the last hidden states (B, T, hidden_size)
+
+    ids are integers below vocab_size, T at most max_position_embeddings. attention_mask (B, T) has 1 for a token and
+    0 for padding, on either side; positions count the tokens alone, so that padding changes no result but its own.
+    The published model, not told otherwise, counts padding too; as attention knows distances only, it gives the same.
+
+    TypeError for ids that are no integers, ValueError for a sequence that is too long, IndexError for an unknown id.
+    TypeError for a config that is no LlamaConfig, ValueError for one that makes no model.
+    """
+
+    def __init__(self, config=None, head="lm"):
+        if head not in ("lm", None):
+            raise ValueError(f'Llama: head must be "lm" or None, got {head!r}')
+        self.config = c = LlamaConfig() if config is None else config
+        if not isinstance(c, LlamaConfig):
+            raise TypeError(f"Llama: config must be a LlamaConfig, got {type(c).__name__}; of a dict make "
+                            "LlamaConfig(**config)")
+        if c.rope_scaling is not None:
+            raise ValueError(f"Llama: rope_scaling {c.rope_scaling} is not built, only None")
+        with nn.init.undrawn():                                             # the weights are drawn once, below
+            self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+            self.layers = nn.ModuleList(Block(c) for _ in range(c.num_hidden_layers))
+            self.norm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
+            self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, bias=False) if head else None
+        if head and c.tie_word_embeddings:
+            self.lm_head.weight = self.embed_tokens.weight
+        for p in self.parameters():
+            if p.ndim == 2:                                                 # biases start at 0
+                p.data = nn.init.normal(p.shape, c.initializer_range)
+
+    def forward(self, ids, attention_mask=None):
+        shape = np.shape(ids)
+        if len(shape) != 2:
+            raise ValueError(f"Llama: ids must be (B, T), got {shape}")
+        T, longest = shape[1], self.config.max_position_embeddings
+        if T > longest:
+            raise ValueError(f"Llama: a sequence of {T} tokens is longer than max_position_embeddings {longest}")
+        mask, positions = None, np.arange(T)
+        if attention_mask is not None:
+            mask = nn.mask_from_tokenizer(attention_mask, shape)            # (B, 1, T)
+            positions = nn.position_ids_from_mask(mask[:, 0])
+        x = self.embed_tokens(ids)                                          # (B, T, C)
+        for block in self.layers:
+            x = block(x, mask, is_causal=True, positions=positions)
+        x = self.norm(x)
+        return x if self.lm_head is None else self.lm_head(x)
+
+    def extra_repr(self):
+        c = self.config
+        return (f"{c.num_hidden_layers} layers, {c.num_attention_heads} heads, {c.hidden_size} wide, {c.vocab_size} "
+                f"symbols, context {c.max_position_embeddings}")

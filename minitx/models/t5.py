@@ -1,0 +1,182 @@
+"""T5: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer"."""
+import functools
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from minitx import nn, ops
+from minitx.models.gpt2 import ACTIVATIONS
+
+
+@dataclass
+class T5Config:
+    """The fields and defaults of the published configuration, which is that of T5 small: 60 506 624 parameters.
+
+    num_decoder_layers None means num_layers. feed_forward_proj is "relu", "gelu", "gelu_new", "silu" or "tanh"; with
+    "gated-" in front the net has a gate (Shazeer 2020), and "gated-gelu" is the tanh form, as its weights were trained.
+    T5 1.1 is "gated-gelu" with tie_word_embeddings=False. A target starts with decoder_start_token_id.
+    """
+    model_type: ClassVar = "t5"
+
+    vocab_size: int = 32128
+    d_model: int = 512
+    d_kv: int = 64
+    d_ff: int = 2048
+    num_layers: int = 6
+    num_decoder_layers: int | None = None
+    num_heads: int = 8
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    dropout_rate: float = 0.1
+    layer_norm_epsilon: float = 1e-6
+    initializer_factor: float = 1.0
+    feed_forward_proj: str = "relu"
+    tie_word_embeddings: bool = True
+    pad_token_id: int = 0
+    eos_token_id: int = 1
+    decoder_start_token_id: int = 0
+
+
+class T5EncoderBlock(nn.EncoderBlock):
+    """An EncoderBlock of T5's parts: RMS norm, no biases, scores that are not scaled."""
+
+    def __init__(self, config):
+        self.norm_first = True
+        self.attn, self.ff = attention(config), feed_forward(config)
+        self.norm1, self.norm2 = norm(config), norm(config)
+        self.dropout = nn.Dropout(config.dropout_rate)
+
+
+class T5DecoderBlock(nn.DecoderBlock):
+    """A DecoderBlock of T5's parts."""
+
+    def __init__(self, config):
+        self.norm_first = True
+        self.attn, self.cross_attn, self.ff = attention(config), attention(config), feed_forward(config)
+        self.norm1, self.norm2, self.norm3 = norm(config), norm(config), norm(config)
+        self.dropout = nn.Dropout(config.dropout_rate)
+
+
+def norm(config):
+    return nn.RMSNorm(config.d_model, config.layer_norm_epsilon)
+
+
+def attention(config):
+    """Heads of width d_kv, whatever d_model is. Their scores are q k', not scaled: w_q starts smaller instead."""
+    layer = nn.MultiHeadAttention(config.d_model, config.num_heads, config.dropout_rate, bias=False, d_k=config.d_kv)
+    layer.attend = functools.partial(ops.scaled_dot_product_attention, scale=1.0)
+    return layer
+
+
+def feed_forward(config):
+    gated, _, name = config.feed_forward_proj.rpartition("-")
+    if gated not in ("", "gated") or name not in ACTIVATIONS:
+        raise ValueError(f"T5: unknown activation {config.feed_forward_proj!r} in feed_forward_proj: use one of "
+                         f'{", ".join(ACTIVATIONS)}, or "gated-" and one of them')
+    activation = "gelu_tanh" if gated and name == "gelu" else ACTIVATIONS[name]
+    return nn.FeedForward(config.d_model, config.d_ff, config.dropout_rate, activation=activation, bias=False,
+                          gated=bool(gated))
+
+
+class T5Stack(nn.Module):
+    """Blocks that share one relative position bias, with a last norm behind them and dropout at both ends.
+
+    x (B, T, d_model) -> the same shape. inputs are the block's: the mask, or memory and both masks.
+    """
+
+    def __init__(self, block, num_layers, config, bidirectional):
+        self.relative_bias = nn.RelativePositionBias(config.num_heads, config.relative_attention_num_buckets,
+                                                     config.relative_attention_max_distance, bidirectional)
+        self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
+        self.norm = norm(config)
+        self.drop = nn.Dropout(config.dropout_rate)
+
+    def forward(self, x, *inputs, is_causal=False):
+        T = x.shape[1]
+        bias = self.relative_bias(T, T)                                     # (1, H, T, T)
+        x = self.drop(x)
+        for block in self.layers:
+            x = block(x, *inputs, is_causal=is_causal, bias=bias)
+        return self.drop(self.norm(x))
+
+
+class T5(nn.Module):
+    """Reads one text, writes another; positions are known by the distance between query and key alone.
+
+        ids (B, S), decoder_ids (B, T)   ->   logits (B, T, vocab_size), or with head=None (B, T, d_model)
+
+    attention_mask (B, S) and decoder_attention_mask (B, T) have 1 for a token and 0 for padding, on either side; the
+    decoder sees no later token. `encode` and `decode` are the two halves, for writing one token at a time
+    (generate.greedy_decode). Cross-attention has no position bias. A tied head gets its input times d_model^-0.5, an
+    untied one as it is.
+
+    TypeError for ids that are no integers, ValueError for ids that are not (B, T), IndexError for an unknown id.
+    TypeError for a config that is no T5Config, ValueError for one that makes no model.
+    """
+
+    def __init__(self, config=None, head="lm"):
+        if head not in ("lm", None):
+            raise ValueError(f'T5: head must be "lm" or None, got {head!r}')
+        self.config = c = T5Config() if config is None else config
+        if not isinstance(c, T5Config):
+            raise TypeError(f"T5: config must be a T5Config, got {type(c).__name__}; of a dict make "
+                            "T5Config(**config)")
+        num_decoder_layers = c.num_layers if c.num_decoder_layers is None else c.num_decoder_layers
+        with nn.init.undrawn():                                             # initialise draws, for the whole model
+            self.shared = nn.Embedding(c.vocab_size, c.d_model)
+            self.encoder = T5Stack(T5EncoderBlock, c.num_layers, c, bidirectional=True)
+            self.decoder = T5Stack(T5DecoderBlock, num_decoder_layers, c, bidirectional=False)
+            self.lm_head = nn.Linear(c.d_model, c.vocab_size, bias=False) if head else None
+        if head and c.tie_word_embeddings:
+            self.lm_head.weight = self.shared.weight
+        self.initialise()
+
+    def initialise(self):
+        """Matrices (out, in) N(0, 1 / in), but w_q N(0, 1 / (in d_kv)), which keeps the scores small; embeddings and
+        an untied head N(0, 1); position biases N(0, 1 / d_model); norms 1. Then all times initializer_factor.
+
+        The attention's are the authors' (Mesh TensorFlow, transformer/attention.py), the rest the published class's.
+        """
+        c = self.config
+        for name, p in self.named_parameters():
+            if p.ndim == 1:
+                p.data[...] = c.initializer_factor
+                continue
+            variance = 1 / p.shape[1]
+            if name in ("shared.weight", "lm_head.weight"):
+                variance = 1
+            elif name.endswith("relative_bias.weight"):
+                variance = 1 / c.d_model
+            elif name.endswith("w_q.weight"):
+                variance /= c.d_kv
+            p.data = nn.init.normal(p.shape, c.initializer_factor * variance ** 0.5)
+
+    def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None):
+        memory = self.encode(ids, attention_mask)
+        return self.decode(decoder_ids, memory, attention_mask, decoder_attention_mask)
+
+    def encode(self, ids, attention_mask=None):
+        """ids (B, S) -> memory (B, S, d_model)."""
+        return self.encoder(*self.embed(ids, attention_mask))
+
+    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None):
+        """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives."""
+        x, mask = self.embed(decoder_ids, decoder_attention_mask)
+        memory_mask = None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, memory.shape[:2])
+        x = self.decoder(x, memory, mask, memory_mask, is_causal=True)
+        if self.lm_head is None:
+            return x
+        return self.lm_head(x * self.config.d_model ** -0.5 if self.config.tie_word_embeddings else x)
+
+    def embed(self, ids, attention_mask):
+        """ids (B, T) -> (vectors (B, T, C), mask (B, 1, T) or None)."""
+        if np.ndim(ids) != 2:
+            raise ValueError(f"T5: ids must be (B, T), got {np.shape(ids)}")
+        mask = None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, np.shape(ids))
+        return self.shared(ids), mask
+
+    def extra_repr(self):
+        c = self.config
+        return (f"{len(self.encoder.layers)} + {len(self.decoder.layers)} layers, {c.num_heads} heads, "
+                f"{c.d_model} wide, {c.vocab_size} symbols")

@@ -1,0 +1,255 @@
+"""LLaMA: against transformers' model, its finite differences, padding, and what it refuses."""
+import math
+
+import numpy as np
+import pytest
+
+import minitx as mt
+from minitx import generate, models, nn, ops
+from minitx.models import weights
+from minitx.proof import directional
+
+RNG = np.random.default_rng(0)
+SMALL = dict(vocab_size=65, hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=16)
+
+
+def small(head="lm", **options):
+    return models.Llama(models.LlamaConfig(**{**SMALL, **options}), head)
+
+
+def stirred(model):
+    """The model with every parameter moved away from its initial zeros, ones and small numbers."""
+    for p in model.parameters():
+        p.data += RNG.standard_normal(p.shape).astype(p.dtype) * p.dtype.type(0.1)
+    return model
+
+
+def ids(*shape):
+    return RNG.integers(0, 65, shape)
+
+
+def published(model):
+    """transformers' model of the same configuration, dtype and weights.
+
+    It always computes rotary angles and norms in float32: for a float64 model these are replaced.
+    """
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    c = model.config
+    fields = {name: value for name, value in vars(c).items() if name not in ("rope_theta", "rope_scaling")}
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        **fields, rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta}, attn_implementation="sdpa"))
+    state = weights.to_published("llama", model.state_dict())
+    if model.norm.weight.dtype == np.float64:
+        theirs.double()
+        theirs.model.norm = torch.nn.RMSNorm(c.hidden_size, c.rms_norm_eps, dtype=torch.double)
+        for layer in theirs.model.layers:
+            layer.input_layernorm = torch.nn.RMSNorm(c.hidden_size, c.rms_norm_eps, dtype=torch.double)
+            layer.post_attention_layernorm = torch.nn.RMSNorm(c.hidden_size, c.rms_norm_eps, dtype=torch.double)
+
+        def angles(x, position_ids):
+            K = model.layers[0].attn.d_k
+            angle = position_ids[..., None] * c.rope_theta ** (-torch.arange(0, K, 2, dtype=torch.double) / K)
+            return angle.cos().repeat(1, 1, 2), angle.sin().repeat(1, 1, 2)
+
+        theirs.model.rotary_emb.forward = angles
+    theirs.load_state_dict({name: torch.tensor(array) for name, array in state.items()})
+    return theirs.eval()
+
+
+def close(ours, theirs, tol, name=""):
+    theirs = theirs.detach().numpy()
+    assert np.abs(ours - theirs).max() <= tol * max(np.abs(theirs).max(), 1e-3), name
+
+
+def check_parity(model, tol, mask=None):
+    """Logits at the tokens, and the gradients of their loss with respect to every parameter."""
+    import torch
+    theirs = published(model)
+    x, y, options = ids(3, 9), ids(3, 9), {}
+    if mask is not None:
+        y[mask == 0] = -100
+        options = dict(attention_mask=torch.tensor(mask), position_ids=torch.tensor(nn.position_ids_from_mask(mask)))
+    logits = model(x, mask)
+    expected = theirs(torch.tensor(x), **options).logits
+    close(logits.data[y >= 0], expected[torch.tensor(y >= 0)], tol)
+    ops.cross_entropy(logits, y).backward()
+    torch.nn.functional.cross_entropy(expected.flatten(0, 1), torch.tensor(y).flatten()).backward()
+    ours = weights.to_published("llama", {name: p.grad for name, p in model.named_parameters()})
+    grads = {name: p.grad for name, p in theirs.named_parameters()}
+    assert set(ours) == set(grads)
+    for name, grad in grads.items():
+        close(ours[name], grad, tol, name)
+
+
+DTYPES = pytest.mark.parametrize("dtype, tol", [(np.float64, 1e-9), (np.float32, 2e-5)], ids=["float64", "float32"])
+LEFT = np.array([[0, 0, 0, 1, 1, 1, 1, 1, 1], [1] * 9, [0] * 8 + [1]])
+RIGHT = LEFT[:, ::-1].copy()
+
+
+@DTYPES
+@pytest.mark.parametrize("options", [
+    {}, dict(num_key_value_heads=1, head_dim=10, attention_bias=True), dict(num_key_value_heads=None, mlp_bias=True),
+    dict(num_key_value_heads=4, tie_word_embeddings=True, rope_theta=500000.0, rms_norm_eps=1e-5, hidden_act="gelu")],
+    ids=["4 heads on 2", "on 1, wider, biases", "on 4, biases", "on 4, tied"])
+def test_values_and_gradients_are_the_published_models(dtype, tol, options):
+    pytest.importorskip("transformers")
+    check_parity(stirred(small(**options).to(dtype=dtype)), tol)
+
+
+@DTYPES
+@pytest.mark.parametrize("mask", [LEFT, RIGHT], ids=["left", "right"])
+def test_padding_on_either_side_is_the_published_models(dtype, tol, mask):
+    pytest.importorskip("transformers")
+    check_parity(stirred(small().to(dtype=dtype)), tol, mask)
+
+
+def test_the_published_model_counts_padding_and_gives_the_same():
+    torch, model = pytest.importorskip("torch"), stirred(small().to(dtype=np.float64))
+    x = ids(3, 9)
+    theirs = published(model)(torch.tensor(x), attention_mask=torch.tensor(LEFT)).logits
+    close(model(x, LEFT).data[LEFT == 1], theirs[torch.tensor(LEFT == 1)], 1e-9)
+
+
+def test_the_default_is_the_published_one():
+    transformers = pytest.importorskip("transformers")
+    theirs, missing = transformers.LlamaConfig(), object()
+    for name, value in vars(models.LlamaConfig()).items():
+        if name not in ("rope_theta", "rope_scaling", "num_key_value_heads", "head_dim"):   # the class fills in these
+            assert getattr(theirs, name, missing) == value, name
+    assert models.LlamaConfig.model_type == theirs.model_type
+    assert theirs.rope_parameters == {"rope_type": "default", "rope_theta": models.LlamaConfig().rope_theta}
+
+
+@pytest.mark.parametrize("options", [{}, dict(num_key_value_heads=1, head_dim=10, attention_bias=True),
+                                     dict(mlp_bias=True, tie_word_embeddings=True, rope_theta=100.0)])
+@pytest.mark.parametrize("mask", [None, LEFT, RIGHT], ids=["whole", "left", "right"])
+def test_slopes_are_those_of_finite_differences(mask, options):
+    model, x = stirred(small(**options).to(dtype=np.float64)), ids(3, 9)
+    directional(lambda model: model(x, mask), model)
+
+
+def test_initial_values():
+    model = small(hidden_size=64, initializer_range=0.05, attention_bias=True, mlp_bias=True)
+    for name, p in model.named_parameters():
+        if p.ndim == 2:
+            assert p.data.std() == pytest.approx(0.05, rel=0.1) and abs(p.data.mean()) < 0.005, name
+        else:
+            assert (p.data == (1 if name.endswith("weight") else 0)).all(), name
+    loss = ops.cross_entropy(small()(ids(8, 16)), ids(8, 16)).item()
+    assert loss == pytest.approx(math.log(65), abs=0.05)            # before training it knows nothing
+
+
+def test_names_ties_and_heads():
+    model, x = small(tie_word_embeddings=True), ids(2, 5)
+    assert model.lm_head.weight is model.embed_tokens.weight and small().lm_head.weight is not model.embed_tokens.weight
+    assert {name.partition(".")[0] for name in model.state_dict()} == {"embed_tokens", "layers", "norm", "lm_head"}
+    bare = small(None)
+    bare.load_state_dict({name: value for name, value in model.state_dict().items() if name != "lm_head.weight"})
+    assert bare.lm_head is None and bare(x).shape == (2, 5, 24) and model(x).shape == (2, 5, 65)
+    np.testing.assert_array_equal(model(x).data, model.lm_head(bare(x)).data)
+    np.testing.assert_array_equal(model(x.tolist()).data, model(mt.tensor(x)).data)
+    assert "num_kv_heads=2" in repr(model) and "3 layers, 4 heads, 24 wide, 65 symbols, context 16" in repr(model)
+
+
+@pytest.mark.parametrize("options", [{}, dict(num_key_value_heads=1), dict(num_key_value_heads=4)])
+def test_a_later_token_changes_no_earlier_output_by_one_bit(options):
+    model, x = stirred(small(**options)), ids(2, 8)
+    before = model(x).data
+    x[:, 5:] = (x[:, 5:] + 1) % 65
+    after = model(x).data
+    np.testing.assert_array_equal(before[:, :5], after[:, :5])
+    assert (before[:, 5:] != after[:, 5:]).any(-1).all()
+
+
+@pytest.mark.parametrize("mask", [LEFT, RIGHT, LEFT.astype(bool)], ids=["left", "right", "bool"])
+def test_what_stands_in_padding_changes_no_token_by_one_bit(mask):
+    model, x, tokens = stirred(small()), ids(3, 9), mask == 1
+
+    def outcome(x):
+        model.zero_grad()
+        logits = model(x, mask)
+        ops.cross_entropy(logits, np.where(tokens, 1, -100)).backward()
+        assert np.isfinite(logits.data).all()
+        return [logits.data[tokens]] + [p.grad for name, p in model.named_parameters() if name.endswith("w_q.weight")]
+
+    for before, after in zip(outcome(x), outcome(np.where(tokens, x, 64 - x)), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_padding_changes_nothing_else():
+    model, x = stirred(small().to(dtype=np.float64)), ids(1, 6)
+    alone = model(x).data[0]
+    for pad in (2, 0), (0, 3), (1, 1):
+        out = model(np.pad(x, ((0, 0), pad)), np.pad(np.ones((1, 6), int), ((0, 0), pad))).data
+        np.testing.assert_allclose(out[0, pad[0]:pad[0] + 6], alone, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (2, 1), (1, 1), (0, 5), (2, 0)])
+def test_batches_of_one_of_none_and_short_ones(shape):
+    model = stirred(small())
+    out = model(ids(*shape), np.ones(shape, int))
+    assert out.shape == (*shape, 65) and np.isfinite(out.data).all()
+    out.sum().backward()
+    assert all(p.grad is not None and np.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_a_row_of_a_batch_is_the_row_alone():
+    model, x = stirred(small().to(dtype=np.float64)), ids(3, 7)
+    np.testing.assert_allclose(model(x).data[1:2], model(x[1:2]).data, rtol=1e-10, atol=1e-12)
+
+
+def test_a_row_of_padding_alone_is_finite_and_disturbs_nobody():
+    model, x = stirred(small().to(dtype=np.float64)), ids(2, 5)
+    out = model(x, np.array([[1] * 5, [0] * 5]))
+    assert np.isfinite(out.data).all()
+    np.testing.assert_allclose(out.data[0], model(x[:1]).data[0], rtol=1e-10, atol=1e-12)
+    out.backward(np.ones_like(out.data))
+    assert all(np.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_dropout_is_in_the_attention_weights_alone():
+    model, x = small(attention_dropout=0.4), ids(2, 8)
+    rates = {name: m.p for name, m in model.named_modules() if isinstance(m, nn.Dropout)}
+    assert rates == {f"layers.{i}.{name}": p for i in range(3)
+                     for name, p in (("attn.dropout", 0.4), ("ff.net.2", 0.0), ("dropout", 0.0))}
+    assert (model(x).data != model(x).data).any()
+    model.eval()
+    np.testing.assert_array_equal(model(x).data, model(x).data)
+
+
+def test_it_writes_past_its_longest_sequence():
+    model = small()
+    assert generate.sample(model, ids(1, 14), 6, temperature=0).shape == (1, 20)
+
+
+@pytest.mark.parametrize("call, error, says", [
+    (lambda m: m(ids(1, 17)), ValueError, "17 .* max_position_embeddings 16"),
+    (lambda m: m(ids(5)), ValueError, r"\(B, T\), got \(5,\)"),
+    (lambda m: m(ids(1, 5) / 1), TypeError, "integers"), (lambda m: m(np.array([[65]])), IndexError, "65"),
+    (lambda m: m(np.array([[-1]])), IndexError, "-1"),
+    (lambda m: m(ids(2, 5), np.ones((2, 4), int)), ValueError, r"\(2, 4\)"),
+    (lambda m: m(ids(2, 5), np.ones((2, 5))), TypeError, "attention_mask")])
+def test_input_that_cannot_be(call, error, says):
+    with pytest.raises(error, match=says):
+        call(small())
+
+
+@pytest.mark.parametrize("options, says", [
+    (dict(num_attention_heads=5), "d_model 24 .* num_heads 5"),
+    (dict(num_key_value_heads=3), "num_heads 4 .* num_kv_heads 3"),
+    (dict(head_dim=5), "width 5 .* even head_dim"), (dict(hidden_size=12), "width 3 .* even head_dim"),
+    (dict(hidden_act="mish"), "unknown activation 'mish': use one of .*gelu, .*silu"),
+    (dict(rope_scaling={"rope_type": "llama3"}), "rope_scaling .*llama3"),
+    (dict(attention_dropout=1.5), "probability"), (dict(vocab_size=0), "at least 1")])
+def test_configurations_that_cannot_be(options, says):
+    with pytest.raises(ValueError, match=says):
+        small(**options)
+
+
+def test_a_head_and_a_config_that_are_none():
+    with pytest.raises(ValueError, match='Llama: head must be "lm" or None, got \'classifier\''):
+        small("classifier")
+    for config in SMALL, models.GPT2Config(), 32000:
+        with pytest.raises(TypeError, match=r"LlamaConfig\(\*\*config\)"):
+            models.Llama(config)
