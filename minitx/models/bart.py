@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from minitx import nn
-from minitx.models.gpt2 import ACTIVATIONS
+from minitx.models.base import EncoderDecoder, activation
 
 
 @dataclass
@@ -44,7 +44,7 @@ class BartConfig:
 class BartPositions(nn.Module):
     """What comes between the embedding and the first block: a trained row for each position, layer norm, dropout.
 
-    x (B, T, d_model) -> the same shape. ValueError where T is above max_position_embeddings.
+    x (B, T, d_model) -> the same shape.
     """
 
     offset = 2      # fairseq's positions begin after the padding id, which was 1: the first two rows are never used
@@ -55,13 +55,10 @@ class BartPositions(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x):
-        T, most = x.shape[1], len(self.table.weight) - self.offset
-        if T > most:
-            raise ValueError(f"BART: a sequence of {T} tokens is longer than max_position_embeddings {most}")
-        return self.drop(self.norm(self.table(x, np.arange(T) + self.offset)))
+        return self.drop(self.norm(self.table(x, np.arange(x.shape[1]) + self.offset)))
 
 
-class BART(nn.Module):
+class BART(EncoderDecoder):
     """Reads one text, writes another: the original Transformer with learned positions and a norm on the embeddings.
 
         ids (B, S), decoder_ids (B, T)   ->   logits (B, T, vocab_size), or with head=None (B, T, d_model)
@@ -75,17 +72,11 @@ class BART(nn.Module):
     TypeError for a config that is no BartConfig, ValueError for one that makes no model.
     """
 
+    configs, heads = (BartConfig,), ("lm", None)
+
     def __init__(self, config=None, head="lm"):
-        if head not in ("lm", None):
-            raise ValueError(f'BART: head must be "lm" or None, got {head!r}')
-        self.config = c = BartConfig() if config is None else config
-        if not isinstance(c, BartConfig):
-            raise TypeError(f"BART: config must be a BartConfig, got {type(c).__name__}; of a dict make "
-                            "BartConfig(**config)")
-        if c.activation_function not in ACTIVATIONS:
-            raise ValueError(f"BART: unknown activation {c.activation_function!r}: use one of "
-                             f"{', '.join(ACTIVATIONS)}")
-        options = dict(dropout=c.dropout, norm_first=False, activation=ACTIVATIONS[c.activation_function])
+        c = self.configure(config, head)
+        options = dict(dropout=c.dropout, norm_first=False, activation=activation("BART", c.activation_function))
         with nn.init.undrawn():                                             # initialise draws, for the whole model
             self.shared = nn.Embedding(c.vocab_size, c.d_model, c.pad_token_id)
             self.encoder_positions, self.decoder_positions = BartPositions(c), BartPositions(c)
@@ -106,18 +97,12 @@ class BART(nn.Module):
         self.initialise()
 
     def initialise(self):
-        """Matrices N(0, init_std), biases 0, the padding's embedding 0."""
-        for name, p in self.named_parameters():
+        """Matrices N(0, init_std), the padding's embedding 0. Biases are 0."""
+        for p in self.parameters():
             if p.ndim == 2:
                 p.data = nn.init.normal(p.shape, self.config.init_std)
-            elif name.endswith("bias"):
-                p.data[...] = 0
         if self.config.pad_token_id is not None:
             self.shared.weight.data[self.config.pad_token_id] = 0
-
-    def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None):
-        memory = self.encode(ids, attention_mask)
-        return self.decode(decoder_ids, memory, attention_mask, decoder_attention_mask)
 
     def encode(self, ids, attention_mask=None):
         """ids (B, S) -> memory (B, S, d_model)."""
@@ -133,9 +118,7 @@ class BART(nn.Module):
 
     def embed(self, ids, attention_mask):
         """ids (B, T) -> (vectors (B, T, C), mask (B, 1, T) or None)."""
-        if np.ndim(ids) != 2:
-            raise ValueError(f"BART: ids must be (B, T), got {np.shape(ids)}")
-        mask = None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, np.shape(ids))
+        mask = self.read(ids, attention_mask, self.config.max_position_embeddings)
         x = self.shared(ids)
         return x * math.sqrt(self.config.d_model) if self.config.scale_embedding else x, mask
 

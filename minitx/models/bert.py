@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from minitx import nn
-from minitx.models.gpt2 import ACTIVATIONS
+from minitx.models.base import Model, activation
 from minitx.nn.layers import activation_named
 from minitx.tensor import as_numpy
 
@@ -85,11 +85,9 @@ class Block(nn.EncoderBlock):
     """One layer. DistilBERT has no dropout on what attention adds; none has one inside the feed-forward net."""
 
     def __init__(self, c):
-        if c.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"BERT: unknown activation {c.hidden_act!r}: use one of {', '.join(ACTIVATIONS)}")
         self.norm_first = False
         self.attn = nn.MultiHeadAttention(c.hidden_size, c.num_attention_heads, c.attention_probs_dropout_prob)
-        self.ff = nn.FeedForward(c.hidden_size, c.intermediate_size, 0.0, activation=ACTIVATIONS[c.hidden_act])
+        self.ff = nn.FeedForward(c.hidden_size, c.intermediate_size, 0.0, activation=activation("BERT", c.hidden_act))
         self.norm1 = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.norm2 = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
@@ -123,7 +121,7 @@ class MaskedLMHead(nn.Module):
         return self.decoder(self.norm(self.activation(self.dense(x))))
 
 
-class BERT(nn.Module):
+class BERT(Model):
     """A stack of post-norm blocks in which every position sees every other.
 
         ids (B, T)   ->   head "mlm"        scores of the words (B, T, vocab_size)
@@ -144,13 +142,10 @@ class BERT(nn.Module):
     are none, IndexError for an unknown id. TypeError for a config of another kind, ValueError for one that makes no model.
     """
 
+    configs, heads = (BertConfig, RobertaConfig, DistilBertConfig), ("mlm", "sequence", "token", None)
+
     def __init__(self, config=None, head="mlm"):
-        if head not in ("mlm", "sequence", "token", None):
-            raise ValueError(f'BERT: head must be "mlm", "sequence", "token" or None, got {head!r}')
-        self.config = c = BertConfig() if config is None else config
-        if not isinstance(c, (BertConfig, DistilBertConfig)):
-            raise TypeError(f"BERT: config must be a BertConfig, RobertaConfig or DistilBertConfig, got {type(c).__name__}; "
-                            "of a dict make BertConfig(**config)")
+        c = self.configure(config, head)
         C, untrained = c.hidden_size, c.pad_token_id if self.is_roberta else None
         with nn.init.undrawn():                                             # initialise draws, for the whole model
             self.word_embeddings = nn.Embedding(c.vocab_size, C, c.pad_token_id)
@@ -176,8 +171,8 @@ class BERT(nn.Module):
         if head is None:
             return None
         if head == "mlm":
-            activation = "gelu" if self.is_roberta else ACTIVATIONS[c.hidden_act]
-            return MaskedLMHead(C, c.vocab_size, activation, c.layer_norm_eps)
+            act = "gelu" if self.is_roberta else activation("BERT", c.hidden_act)
+            return MaskedLMHead(C, c.vocab_size, act, c.layer_norm_eps)
         p = c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
         first = []
         if head == "sequence" and self.is_roberta:
@@ -196,7 +191,8 @@ class BERT(nn.Module):
                 table.weight.data[table.padding_idx] = 0
 
     def forward(self, ids, attention_mask=None, token_type_ids=None):
-        mask = None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, np.shape(ids))     # (B, 1, T)
+        longest = self.config.max_position_embeddings - (self.config.pad_token_id + 1 if self.is_roberta else 0)
+        mask = self.read(ids, attention_mask, longest)                      # (B, 1, T)
         x = self.drop(self.norm(self.embed(ids, mask, token_type_ids)))     # (B, T, C)
         for block in self.layers:
             x = block(x, mask)
@@ -207,11 +203,6 @@ class BERT(nn.Module):
     def embed(self, ids, mask, token_type_ids):
         """Word, position and token type of each token: (B, T) -> (B, T, C)."""
         shape = np.shape(ids)
-        if len(shape) != 2:
-            raise ValueError(f"BERT: ids must be (B, T), got {shape}")
-        longest = self.config.max_position_embeddings - (self.config.pad_token_id + 1 if self.is_roberta else 0)
-        if shape[1] > longest:
-            raise ValueError(f"BERT: a sequence of {shape[1]} tokens is longer than the {longest} positions")
         positions = self.roberta_positions(ids, mask) if self.is_roberta else np.arange(shape[1])
         x = self.word_embeddings(ids) + self.position_embeddings(positions)
         if token_type_ids is None:

@@ -3,9 +3,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from minitx import nn
+from minitx.models.base import Model, activation
 
 
 @dataclass
@@ -13,7 +12,7 @@ class GPT2Config:
     """The fields and defaults of the published configuration (124 439 808 parameters), and `bias` of ours.
 
     n_inner None means 4 n_embd. activation_function is "gelu_new" (the tanh form), "gelu" (exact), "relu", "silu" or
-    "tanh". bias=False leaves out every bias, those of the layer norms too.
+    "tanh", or a published name for one of them. bias=False leaves out every bias, those of the layer norms too.
     """
     model_type: ClassVar[str] = "gpt2"
 
@@ -33,26 +32,20 @@ class GPT2Config:
     bias: bool = True
 
 
-ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
-               "tanh": "tanh"}                                      # the published names, and ours
-
-
 class Block(nn.EncoderBlock):
     """One layer: GPT-2 has no dropout inside the feed-forward net."""
 
     def __init__(self, c):
-        if c.activation_function not in ACTIVATIONS:
-            raise ValueError(f"GPT2: unknown activation {c.activation_function!r}: use one of {', '.join(ACTIVATIONS)}")
         self.norm_first = True
         self.attn = nn.MultiHeadAttention(c.n_embd, c.n_head, c.attn_pdrop, bias=c.bias)
         self.ff = nn.FeedForward(c.n_embd, c.n_inner or 4 * c.n_embd, 0.0, bias=c.bias,
-                                 activation=ACTIVATIONS[c.activation_function])
+                                 activation=activation("GPT2", c.activation_function))
         self.norm1 = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
         self.norm2 = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
         self.dropout = nn.Dropout(c.resid_pdrop)
 
 
-class GPT2(nn.Module):
+class GPT2(Model):
     """A stack of pre-norm blocks in which no position sees what comes after it.
 
         ids (B, T)   ->   logits (B, T, vocab_size), or with head=None the last hidden states (B, T, n_embd)
@@ -64,12 +57,10 @@ class GPT2(nn.Module):
     TypeError for a config that is no GPT2Config, ValueError for one that makes no model.
     """
 
+    configs, heads = (GPT2Config,), ("lm", None)
+
     def __init__(self, config=None, head="lm"):
-        if head not in ("lm", None):
-            raise ValueError(f'GPT2: head must be "lm" or None, got {head!r}')
-        self.config = c = GPT2Config() if config is None else config
-        if not isinstance(c, GPT2Config):
-            raise TypeError(f"GPT2: config must be a GPT2Config, got {type(c).__name__}; of a dict make GPT2Config(**config)")
+        c = self.configure(config, head)
         with nn.init.undrawn():                                             # initialise draws, for the whole model
             self.wte = nn.Embedding(c.vocab_size, c.n_embd)
             self.wpe = nn.LearnedPositions(c.n_positions, c.n_embd)
@@ -90,16 +81,8 @@ class GPT2(nn.Module):
                 p.data = nn.init.normal(p.shape, c.initializer_range / (math.sqrt(2 * c.n_layer) if adds else 1))
 
     def forward(self, ids, attention_mask=None):
-        shape = np.shape(ids)
-        if len(shape) != 2:
-            raise ValueError(f"GPT2: ids must be (B, T), got {shape}")
-        T, n_positions = shape[1], self.config.n_positions
-        if T > n_positions:
-            raise ValueError(f"GPT2: a sequence of {T} tokens is longer than n_positions {n_positions}")
-        mask = positions = None
-        if attention_mask is not None:
-            mask = nn.mask_from_tokenizer(attention_mask, shape)            # (B, 1, T)
-            positions = nn.position_ids_from_mask(mask[:, 0])
+        mask = self.read(ids, attention_mask, self.config.n_positions)      # (B, 1, T)
+        positions = None if mask is None else nn.position_ids_from_mask(mask[:, 0])
         x = self.drop(self.wpe(self.wte(ids), positions))                   # (B, T, C)
         for block in self.h:
             x = block(x, mask, is_causal=True)

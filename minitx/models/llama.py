@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from minitx import nn
+from minitx.models.base import Model, activation
 
 
 @dataclass
@@ -13,7 +14,7 @@ class LlamaConfig:
     """The fields and defaults of the published configuration, LLaMA 7B's (6 738 415 616 parameters).
 
     num_key_value_heads None means num_attention_heads, head_dim None hidden_size / num_attention_heads. hidden_act is
-    a name that nn.FeedForward knows. rope_scaling must be None: later models' stretched positions are not built.
+    a name as in GPT2Config. rope_scaling must be None: later models' stretched positions are not built.
     """
     model_type: ClassVar[str] = "llama"
 
@@ -54,14 +55,14 @@ class Block(nn.EncoderBlock):
         if self.attn.d_k % 2:
             raise ValueError(f"Llama: heads of width {self.attn.d_k} cannot be turned in pairs; set an even head_dim")
         self.attn.attend = functools.partial(nn.rotary_attention, base=c.rope_theta)
-        self.ff = nn.FeedForward(c.hidden_size, c.intermediate_size, 0.0, activation=c.hidden_act, bias=c.mlp_bias,
-                                 gated=True)
+        self.ff = nn.FeedForward(c.hidden_size, c.intermediate_size, 0.0, gated=True, bias=c.mlp_bias,
+                                 activation=activation("Llama", c.hidden_act))
         self.norm1 = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.norm2 = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.dropout = nn.Dropout(0.0)
 
 
-class Llama(nn.Module):
+class Llama(Model):
     """A stack of pre-norm blocks in which no position sees what comes after it.
 
         ids (B, T)   ->   logits (B, T, vocab_size), or with head=None the last hidden states (B, T, hidden_size)
@@ -74,13 +75,10 @@ class Llama(nn.Module):
     TypeError for a config that is no LlamaConfig, ValueError for one that makes no model.
     """
 
+    configs, heads = (LlamaConfig,), ("lm", None)
+
     def __init__(self, config=None, head="lm"):
-        if head not in ("lm", None):
-            raise ValueError(f'Llama: head must be "lm" or None, got {head!r}')
-        self.config = c = LlamaConfig() if config is None else config
-        if not isinstance(c, LlamaConfig):
-            raise TypeError(f"Llama: config must be a LlamaConfig, got {type(c).__name__}; of a dict make "
-                            "LlamaConfig(**config)")
+        c = self.configure(config, head)
         if c.rope_scaling is not None:
             raise ValueError(f"Llama: rope_scaling {c.rope_scaling} is not built, only None")
         with nn.init.undrawn():                                             # the weights are drawn once, below
@@ -95,16 +93,8 @@ class Llama(nn.Module):
                 p.data = nn.init.normal(p.shape, c.initializer_range)
 
     def forward(self, ids, attention_mask=None):
-        shape = np.shape(ids)
-        if len(shape) != 2:
-            raise ValueError(f"Llama: ids must be (B, T), got {shape}")
-        T, longest = shape[1], self.config.max_position_embeddings
-        if T > longest:
-            raise ValueError(f"Llama: a sequence of {T} tokens is longer than max_position_embeddings {longest}")
-        mask, positions = None, np.arange(T)
-        if attention_mask is not None:
-            mask = nn.mask_from_tokenizer(attention_mask, shape)            # (B, 1, T)
-            positions = nn.position_ids_from_mask(mask[:, 0])
+        mask = self.read(ids, attention_mask, self.config.max_position_embeddings)          # (B, 1, T)
+        positions = np.arange(np.shape(ids)[1]) if mask is None else nn.position_ids_from_mask(mask[:, 0])
         x = self.embed_tokens(ids)                                          # (B, T, C)
         for block in self.layers:
             x = block(x, mask, is_causal=True, positions=positions)

@@ -2,9 +2,8 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from minitx import nn
+from minitx.models.base import EncoderDecoder
 
 
 @dataclass
@@ -28,7 +27,7 @@ class Seq2SeqConfig:
     tie_embeddings: bool = False
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(EncoderDecoder):
     """Reads one sequence, writes another: nn.Transformer between embeddings, sinusoidal positions and an output layer.
 
         ids (B, S), decoder_ids (B, T)   ->   logits (B, T, tgt_vocab_size), or with head=None (B, T, d_model)
@@ -45,12 +44,10 @@ class Seq2Seq(nn.Module):
     TypeError for ids that are no integers, ValueError for a sequence that is too long, IndexError for an unknown id.
     """
 
+    configs, heads = (Seq2SeqConfig,), ("lm", None)
+
     def __init__(self, config=None, head="lm"):
-        if head not in ("lm", None):
-            raise ValueError(f'Seq2Seq: head must be "lm" or None, got {head!r}')
-        self.config = c = Seq2SeqConfig() if config is None else config
-        if not isinstance(c, Seq2SeqConfig):
-            raise TypeError(f"Seq2Seq: config must be a Seq2SeqConfig, got {type(c).__name__}")
+        c = self.configure(config, head)
         if c.tie_embeddings and c.src_vocab_size != c.tgt_vocab_size:
             raise ValueError(f"Seq2Seq: tie_embeddings needs one vocabulary, got src_vocab_size {c.src_vocab_size} and "
                              f"tgt_vocab_size {c.tgt_vocab_size}")
@@ -66,10 +63,6 @@ class Seq2Seq(nn.Module):
             self.src_embed.weight = self.tgt_embed.weight
             if head:
                 self.lm_head.weight = self.tgt_embed.weight
-
-    def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None):
-        memory = self.encode(ids, attention_mask)
-        return self.decode(decoder_ids, memory, attention_mask, decoder_attention_mask)
 
     def encode(self, ids, attention_mask=None):
         """ids (B, S) -> memory (B, S, d_model)."""
@@ -87,12 +80,8 @@ class Seq2Seq(nn.Module):
 
     def embed(self, embedding, ids, attention_mask):
         """ids (B, T) -> (vectors with their positions (B, T, C), mask (B, 1, T) or None)."""
-        if np.ndim(ids) != 2:
-            raise ValueError(f"Seq2Seq: ids must be (B, T), got {np.shape(ids)}")
-        mask = positions = None
-        if attention_mask is not None:
-            mask = nn.mask_from_tokenizer(attention_mask, np.shape(ids))
-            positions = nn.position_ids_from_mask(mask[:, 0])
+        mask = self.read(ids, attention_mask, self.config.max_len)
+        positions = None if mask is None else nn.position_ids_from_mask(mask[:, 0])
         return self.positions(embedding(ids) * math.sqrt(self.config.d_model), positions), mask
 
     def extra_repr(self):

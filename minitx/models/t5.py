@@ -3,10 +3,8 @@ import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from minitx import nn, ops
-from minitx.models.gpt2 import ACTIVATIONS
+from minitx.models.base import EncoderDecoder, activation
 
 
 @dataclass
@@ -71,12 +69,12 @@ def attention(config):
 
 def feed_forward(config):
     gated, _, name = config.feed_forward_proj.rpartition("-")
-    if gated not in ("", "gated") or name not in ACTIVATIONS:
-        raise ValueError(f"T5: unknown activation {config.feed_forward_proj!r} in feed_forward_proj: use one of "
-                         f'{", ".join(ACTIVATIONS)}, or "gated-" and one of them')
-    activation = "gelu_tanh" if gated and name == "gelu" else ACTIVATIONS[name]
-    return nn.FeedForward(config.d_model, config.d_ff, config.dropout_rate, activation=activation, bias=False,
-                          gated=bool(gated))
+    if gated not in ("", "gated"):
+        raise ValueError(f'T5: feed_forward_proj must be an activation, or "gated-" and one; got '
+                         f"{config.feed_forward_proj!r}")
+    name = "gelu_new" if gated and name == "gelu" else name
+    return nn.FeedForward(config.d_model, config.d_ff, config.dropout_rate, activation=activation("T5", name),
+                          bias=False, gated=bool(gated))
 
 
 class T5Stack(nn.Module):
@@ -101,7 +99,7 @@ class T5Stack(nn.Module):
         return self.drop(self.norm(x))
 
 
-class T5(nn.Module):
+class T5(EncoderDecoder):
     """Reads one text, writes another; positions are known by the distance between query and key alone.
 
         ids (B, S), decoder_ids (B, T)   ->   logits (B, T, vocab_size), or with head=None (B, T, d_model)
@@ -115,13 +113,10 @@ class T5(nn.Module):
     TypeError for a config that is no T5Config, ValueError for one that makes no model.
     """
 
+    configs, heads = (T5Config,), ("lm", None)
+
     def __init__(self, config=None, head="lm"):
-        if head not in ("lm", None):
-            raise ValueError(f'T5: head must be "lm" or None, got {head!r}')
-        self.config = c = T5Config() if config is None else config
-        if not isinstance(c, T5Config):
-            raise TypeError(f"T5: config must be a T5Config, got {type(c).__name__}; of a dict make "
-                            "T5Config(**config)")
+        c = self.configure(config, head)
         num_decoder_layers = c.num_layers if c.num_decoder_layers is None else c.num_decoder_layers
         with nn.init.undrawn():                                             # initialise draws, for the whole model
             self.shared = nn.Embedding(c.vocab_size, c.d_model)
@@ -152,10 +147,6 @@ class T5(nn.Module):
                 variance /= c.d_kv
             p.data = nn.init.normal(p.shape, c.initializer_factor * variance ** 0.5)
 
-    def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None):
-        memory = self.encode(ids, attention_mask)
-        return self.decode(decoder_ids, memory, attention_mask, decoder_attention_mask)
-
     def encode(self, ids, attention_mask=None):
         """ids (B, S) -> memory (B, S, d_model)."""
         return self.encoder(*self.embed(ids, attention_mask))
@@ -171,9 +162,7 @@ class T5(nn.Module):
 
     def embed(self, ids, attention_mask):
         """ids (B, T) -> (vectors (B, T, C), mask (B, 1, T) or None)."""
-        if np.ndim(ids) != 2:
-            raise ValueError(f"T5: ids must be (B, T), got {np.shape(ids)}")
-        mask = None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, np.shape(ids))
+        mask = self.read(ids, attention_mask)
         return self.shared(ids), mask
 
     def extra_repr(self):

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from minitx import nn
-from minitx.models.gpt2 import ACTIVATIONS
+from minitx.models.base import Model, activation
 
 
 @dataclass
@@ -33,7 +33,7 @@ class ViTConfig:
     num_labels: int = 2
 
 
-class ViT(nn.Module):
+class ViT(Model):
     """An encoder of pre-norm blocks reads an image as a sequence of patches, behind a token that stands for the whole.
 
         images (B, num_channels, height, width)   ->   logits (B, num_labels), made of the class token,
@@ -47,21 +47,18 @@ class ViT(nn.Module):
     for one that makes no model.
     """
 
+    configs, heads = (ViTConfig,), ("image", None)
+
     def __init__(self, config=None, head="image"):
-        if head not in ("image", None):
-            raise ValueError(f'ViT: head must be "image" or None, got {head!r}')
-        self.config = c = ViTConfig() if config is None else config
-        if not isinstance(c, ViTConfig):
-            raise TypeError(f"ViT: config must be a ViTConfig, got {type(c).__name__}; of a dict make ViTConfig(**config)")
-        if c.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"ViT: unknown activation {c.hidden_act!r}: use one of {', '.join(ACTIVATIONS)}")
+        c = self.configure(config, head)
         with nn.init.undrawn():                                             # initialise draws, for the whole model
             self.patches = nn.PatchEmbed(c.image_size, c.patch_size, c.num_channels, c.hidden_size)
             self.class_token = nn.ClassToken(c.hidden_size)
             self.positions = nn.LearnedPositions(1 + self.patches.n_patches, c.hidden_size)
             self.drop = nn.Dropout(c.hidden_dropout_prob)
             self.encoder = nn.Encoder(c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.intermediate_size,
-                                      c.hidden_dropout_prob, activation=ACTIVATIONS[c.hidden_act], eps=c.layer_norm_eps)
+                                      c.hidden_dropout_prob, activation=activation("ViT", c.hidden_act),
+                                      eps=c.layer_norm_eps)
             self.classifier = nn.Linear(c.hidden_size, c.num_labels) if head else None
         for block in self.encoder.layers:
             block.attn.dropout = nn.Dropout(c.attention_probs_dropout_prob)

@@ -1,0 +1,55 @@
+"""What all families share: how a model checks what it is built of and what it reads."""
+import numpy as np
+
+from minitx import nn
+from minitx.nn.layers import ACTIVATIONS
+
+PUBLISHED = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "silu"}
+
+
+class Model(nn.Module):
+    """A family: `configs` are the config classes that it takes, the first its default, `heads` the names of its heads."""
+
+    configs: tuple[type, ...]
+    heads: tuple[str | None, ...]
+
+    def configure(self, config, head):
+        """The config to build from. TypeError for one of another kind, ValueError for a head that there is not."""
+        name = type(self).__name__
+        if head not in self.heads:
+            raise ValueError(f"{name}: head must be one of {', '.join(map(repr, self.heads))}; got {head!r}")
+        config = self.configs[0]() if config is None else config
+        if not isinstance(config, self.configs):
+            wanted = " or ".join(kind.__name__ for kind in self.configs)
+            raise TypeError(f"{name}: config must be a {wanted}, got {type(config).__name__}; of a dict make "
+                            f"{self.configs[0].__name__}(**config)")
+        self.config = config
+        return config
+
+    def read(self, ids, attention_mask, longest=None):
+        """What ids (B, T) and their attention_mask say to a layer: (mask (B, 1, T) or None, T).
+
+        ValueError for ids of another shape, or more of them than `longest`.
+        """
+        name, shape = type(self).__name__, np.shape(ids)
+        if len(shape) != 2:
+            raise ValueError(f"{name}: ids must be (B, T), got {shape}")
+        if longest is not None and shape[1] > longest:
+            raise ValueError(f"{name}: a sequence of {shape[1]} tokens is longer than the {longest} positions")
+        return None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, shape)
+
+
+class EncoderDecoder(Model):
+    """A family that reads one text and writes another, in two halves: `encode` and `decode`."""
+
+    def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None):
+        memory = self.encode(ids, attention_mask)
+        return self.decode(decoder_ids, memory, attention_mask, decoder_attention_mask)
+
+
+def activation(model, name):
+    """The name that nn.FeedForward knows for a config's. ValueError listing the known names for another."""
+    ours = PUBLISHED.get(name, name)
+    if ours not in ACTIVATIONS:
+        raise ValueError(f"{model}: unknown activation {name!r}: use one of {', '.join((*ACTIVATIONS, *PUBLISHED))}")
+    return ours
