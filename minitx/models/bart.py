@@ -112,7 +112,7 @@ class BART(EncoderDecoder):
     def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None):
         """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives."""
         x, mask = self.embed(decoder_ids, decoder_attention_mask)
-        memory_mask = None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, memory.shape[:2])
+        memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
         x = self.decoder(self.decoder_positions(x), memory, mask, memory_mask, is_causal=True)
         return x if self.lm_head is None else self.lm_head(x)
 

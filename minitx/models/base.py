@@ -27,7 +27,7 @@ class Model(nn.Module):
         return config
 
     def read(self, ids, attention_mask, longest=None):
-        """What ids (B, T) and their attention_mask say to a layer: (mask (B, 1, T) or None, T).
+        """What the attention_mask of ids (B, T) says to a layer: (B, 1, T), or None.
 
         ValueError for ids of another shape, or more of them than `longest`.
         """
@@ -45,6 +45,16 @@ class EncoderDecoder(Model):
     def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None):
         memory = self.encode(ids, attention_mask)
         return self.decode(decoder_ids, memory, attention_mask, decoder_attention_mask)
+
+    def read_memory(self, memory, decoder_ids, attention_mask):
+        """What the source's attention_mask says to cross-attention: (B, 1, S), or None.
+
+        ValueError for a memory that is not (B, S, C) with the batch of decoder_ids.
+        """
+        if memory.ndim != 3 or len(memory) != len(decoder_ids):
+            raise ValueError(f"{type(self).__name__}: memory {memory.shape} must be (B, S, C) with the batch of the "
+                             f"decoder's ids {np.shape(decoder_ids)}")
+        return None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, memory.shape[:2])
 
 
 def activation(model, name):

@@ -72,9 +72,7 @@ class Seq2Seq(EncoderDecoder):
     def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None):
         """decoder_ids (B, T) and what encode made of the source, whose mask is attention_mask -> what the model gives."""
         x, mask = self.embed(self.tgt_embed, decoder_ids, decoder_attention_mask)
-        if memory.ndim != 3 or len(memory) != len(x):
-            raise ValueError(f"Seq2Seq: memory {memory.shape} must be (B, S, C) with the batch of decoder_ids {x.shape[:2]}")
-        memory_mask = None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, memory.shape[:2])
+        memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
         x = self.transformer.decoder(x, memory, mask, memory_mask, is_causal=True)
         return x if self.lm_head is None else self.lm_head(x)
 

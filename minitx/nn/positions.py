@@ -6,6 +6,7 @@ from minitx.nn import init
 from minitx.nn.layers import Dropout, check_size
 from minitx.nn.module import Module
 from minitx.nn.parameter import Buffer, Parameter
+from minitx.tensor import as_numpy
 
 
 def sinusoids(n, d_model):
@@ -64,11 +65,14 @@ def rotary_attention(q, k, v, mask=None, *, positions, base=10000.0, interleaved
     """Scaled dot-product attention after queries and keys were turned by their positions: an `attend` for
     MultiHeadAttention, ``attention.attend = functools.partial(rotary_attention, base=...)``. Su et al. 2021, "RoFormer".
 
-    positions (T,) or (B, T) are the queries' and the keys'; with more keys than queries the queries are the last ones.
-    base and interleaved are those of ops.rope, the rest that of ops.scaled_dot_product_attention. ValueError for heads
-    of odd width.
+    positions (S,) or (B, S), integers, are the keys'; with more keys than queries the queries are the last ones. base and
+    interleaved are those of ops.rope, the rest that of ops.scaled_dot_product_attention. ValueError for heads of odd
+    width, or for positions of another number.
     """
-    turned = [ops.rope(x, positions[..., -x.shape[-2]:], base, interleaved) for x in (q, k)]
+    positions, n = as_numpy(positions), max(q.shape[-2], k.shape[-2])
+    if positions.shape[-1:] != (n,):
+        raise ValueError(f"rotary_attention: positions {positions.shape} must be ({n},) or (B, {n}), one for every key")
+    turned = [ops.rope(x, positions[..., n - x.shape[-2]:], base, interleaved) for x in (q, k)]
     return ops.scaled_dot_product_attention(*turned, v, mask, **options)
 
 
@@ -114,7 +118,8 @@ def relative_buckets(distance, num_buckets=32, max_distance=128, bidirectional=T
     exact = num_buckets // 2
     with np.errstate(divide="ignore"):
         steps = np.log(far / exact) / np.log(max_distance / exact) * (num_buckets - exact)
-    return start + np.where(far < exact, far, np.minimum(exact + np.maximum(steps, 0).astype(int), num_buckets - 1))
+    steps = np.maximum(steps + 1e-9, 0).astype(int)                     # a logarithm may fall just under a whole number
+    return start + np.where(far < exact, far, np.minimum(exact + steps, num_buckets - 1))
 
 
 def position_ids_from_mask(attention_mask):
