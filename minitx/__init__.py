@@ -8,10 +8,10 @@ from minitx.backend import cuda, manual_seed, set_default_device, set_default_dt
 from minitx.creation import arange, ones, rand, randn, tensor, zeros
 
 __version__ = "0.1.0"
-__all__ = ["Op", "Tensor", "arange", "backend", "checkpoint", "cuda", "generate", "gradcheck", "manual_seed", "models", "nn",
-           "no_grad", "ones", "ops", "optim", "proof", "rand", "randn", "schedule", "set_default_device",
-           "set_default_dtype", "tensor", "zeros"]
-_LATER = ("checkpoint", "generate", "models", "proof")
+__all__ = ["Op", "Tensor", "arange", "backend", "checkpoint", "cuda", "generate", "gradcheck", "interop",
+           "manual_seed", "models", "nn", "no_grad", "ones", "ops", "optim", "proof", "rand", "randn", "schedule",
+           "set_default_device", "set_default_dtype", "tensor", "zeros"]
+_LATER = ("checkpoint", "generate", "interop", "models", "proof")
 
 
 def __dir__():
