@@ -110,7 +110,9 @@ class Counter(nn.Module):
 
     def forward(self, ids):
         self.shown.append((ids.copy(), self.drop.training))
-        return self.weight * (np.eye(self.vocabulary, dtype=np.float32)[ids + 1] * 50)
+        logits = np.zeros((*ids.shape, self.vocabulary), np.float32)
+        np.put_along_axis(logits, ids[..., None] + 1, 50, axis=-1)
+        return self.weight * logits
 
 
 @pytest.mark.parametrize("ids", [[[3, 4], [7, 8]], np.array([[3, 4], [7, 8]], np.int32), mt.tensor([[3, 4], [7, 8]])])
@@ -200,3 +202,123 @@ def test_training_draws_are_not_disturbed():
 def test_arguments_that_cannot_be(ids, n, options, says):
     with pytest.raises(ValueError, match=says):
         generate.sample(tiny(), ids, n, **options)
+
+
+# ---- encoder-decoders ------------------------------------------------------------------------------------------------
+
+class Reverser(nn.Module):
+    """Writes its source from the end to the beginning, then 0 for ever; keeps what it was called with."""
+
+    def __init__(self, vocabulary=50):
+        self.vocabulary, self.encoded, self.decoded = vocabulary, [], []
+        self.drop = nn.Dropout(0.5)
+        self.weight = nn.Parameter([1.0])
+
+    def encode(self, ids, attention_mask=None):
+        self.encoded.append((np.array(ids), attention_mask, self.drop.training))
+        return mt.tensor(np.array(ids, np.float32))
+
+    def decode(self, decoder_ids, memory, attention_mask=None):
+        self.decoded.append((decoder_ids.copy(), memory, attention_mask))
+        B, T = decoder_ids.shape
+        backwards = np.concatenate([memory.data[:, ::-1].astype(int), np.zeros((B, T), int)], axis=1)[:, :T]
+        return self.weight * np.eye(self.vocabulary, dtype=np.float32)[backwards]
+
+
+def test_the_decoder_writes_one_token_after_the_other():
+    model, ids, mask = Reverser(), np.array([[3, 4, 5], [7, 8, 9]]), np.ones((2, 3), int)
+    out = generate.greedy_decode(model, ids, 4, start_id=1, attention_mask=mask)
+    assert type(out) is np.ndarray and out.dtype == np.int64
+    np.testing.assert_array_equal(out, [[5, 4, 3, 0], [9, 8, 7, 0]])
+    assert len(model.encoded) == 1 and len(model.decoded) == 4              # the source is read once
+    for n, (given, memory, given_mask) in enumerate(model.decoded, 1):
+        np.testing.assert_array_equal(given, np.concatenate([[[1], [1]], out[:, :n - 1]], axis=1))
+        assert given_mask is mask and memory is model.decoded[0][1] and not memory.requires_grad
+    assert model.encoded[0][1] is mask and not model.encoded[0][2] and model.training and model.drop.training
+
+
+def test_rows_end_each_at_its_end():
+    model, ids = Reverser(), [[2, 8, 2, 7], [3, 4, 5, 6]]
+    out = generate.greedy_decode(model, ids, 9, start_id=0, end_id=2)
+    np.testing.assert_array_equal(out, [[7, 2, 2, 2, 2, 2, 2, 2, 2], [6, 5, 4, 3, 0, 0, 0, 0, 0]])
+    out = generate.greedy_decode(model, ids, 9, start_id=0, end_id=4)
+    np.testing.assert_array_equal(out[1], [6, 5] + 7 * [4])
+    model.decoded.clear()
+    both = generate.greedy_decode(model, [[1, 9, 7], [9, 5, 6]], 9, start_id=0, end_id=9)
+    np.testing.assert_array_equal(both, [[7, 9, 9], [6, 5, 9]])             # all have ended: nothing more is written
+    assert len(model.decoded) == 3
+
+
+@pytest.mark.parametrize("end_id", [None, 4])
+def test_nothing_to_write_and_nobody_to_write(end_id):
+    model, ids = Reverser(), np.array([[3, 4]])
+    assert generate.greedy_decode(model, ids, 0, start_id=1, end_id=end_id).shape == (1, 0)
+    assert generate.greedy_decode(model, ids[:0], 3, start_id=1, end_id=end_id).shape == (0, 3)
+    assert generate.greedy_decode(model, ids[:, :0], 2, start_id=1, end_id=end_id).tolist() == [[0, 0]]
+    assert generate.greedy_decode(model, ids, 1, start_id=1, end_id=end_id).tolist() == [[4]]
+
+
+def test_modes_come_back_after_an_error_in_an_encoder_decoder():
+    model = Reverser(vocabulary=5)
+    model.drop.eval()
+    with pytest.raises(IndexError):
+        generate.greedy_decode(model, [[9]], 2, start_id=1)
+    assert model.training and not model.drop.training
+    assert (mt.tensor(1.0, requires_grad=True) * 2.0).requires_grad
+
+
+def translator():
+    mt.manual_seed(3)
+    return models.Seq2Seq(models.Seq2SeqConfig(
+        src_vocab_size=11, tgt_vocab_size=13, d_model=8, num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
+        d_ff=16, max_len=9, dropout=0.3))
+
+
+def test_greedy_decoding_takes_the_likeliest_token_of_the_whole_model():
+    model, ids = translator(), np.random.default_rng(0).integers(0, 11, (5, 6))
+    mask = nn.padding_mask([6, 4, 1, 3, 6], 6)[:, 0].astype(int)
+    out = generate.greedy_decode(model, ids, 9, start_id=1, attention_mask=mask)
+    assert len({tuple(row) for row in out.tolist()}) > 1                    # the source matters
+    decoder_ids = np.concatenate([np.ones((5, 1), int), out[:, :-1]], axis=1)
+    logits = model.eval()(ids, decoder_ids, mask)
+    np.testing.assert_array_equal(out, logits.data.argmax(-1))
+
+
+def test_padding_of_the_source_changes_nothing_that_is_written():
+    model, rng = translator(), np.random.default_rng(0)
+    ids = rng.integers(0, 11, (4, 3))
+    alone = generate.greedy_decode(model, ids, 9, start_id=1)
+    for left in 0, 2, 3:
+        mask = np.zeros((4, 6), int)
+        mask[:, left:left + 3] = 1
+        for _ in range(3):
+            padded = rng.integers(0, 11, (4, 6))
+            padded[mask == 1] = ids.ravel()
+            out = generate.greedy_decode(model, padded, 9, start_id=1, attention_mask=mask)
+            np.testing.assert_array_equal(out, alone)
+
+
+def test_training_draws_are_not_disturbed_by_decoding():
+    model = translator()
+    mt.manual_seed(3)
+    expected = mt.rand(5).data
+    mt.manual_seed(3)
+    generate.greedy_decode(model, [[1, 2]], 3, start_id=1)
+    np.testing.assert_array_equal(mt.rand(5).data, expected)
+
+
+@pytest.mark.parametrize("change, error, says", [
+    ({"max_new_tokens": -1}, ValueError, "max_new_tokens"), ({"max_new_tokens": 1.0}, TypeError, "max_new_tokens"),
+    ({"start_id": 1.5}, TypeError, "start_id"), ({"start_id": None}, TypeError, "start_id"),
+    ({"start_id": -1}, ValueError, "start_id"), ({"start_id": 13}, IndexError, "13"),
+    ({"end_id": 1.5}, TypeError, "end_id"), ({"end_id": -1}, ValueError, "end_id"),
+    ({"max_new_tokens": 10}, ValueError, "10 .* 9"), ({"ids": [1, 2]}, ValueError, r"\(B, T\)"),
+    ({"ids": [[1.0]]}, TypeError, "integers"), ({"ids": [[11]]}, IndexError, "11"),
+    ({"ids": [[1] * 10]}, ValueError, "10 .* 9"), ({"attention_mask": [[1, 1]]}, ValueError, "attention_mask"),
+    ({"attention_mask": [[1.0]]}, TypeError, "attention_mask"),
+    ({"model": tiny()}, TypeError, "GPT2"), ({"model": nn.Linear(2, 3)}, TypeError, "Linear")])
+def test_what_cannot_be_decoded(change, error, says):
+    with pytest.raises(error, match=says):
+        generate.greedy_decode(**{"model": translator(), "ids": [[1]], "max_new_tokens": 2, "start_id": 1, **change})
+    model = translator()
+    generate.greedy_decode(model, mt.tensor([[1]]), np.int64(2), start_id=np.int64(1), end_id=mt.tensor(2))

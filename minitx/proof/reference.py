@@ -119,7 +119,33 @@ LAYERS = {          # name -> a Module, and how it is called
     "gpt2": lambda: (models.GPT2(models.GPT2Config(
         vocab_size=11, n_positions=7, n_embd=6, n_layer=2, n_head=3, resid_pdrop=0.0, embd_pdrop=0.0,
         attn_pdrop=0.0)), {}),
+    "rms_norm": lambda: (nn.RMSNorm(5), {}),
+    "feed-forward, gated": lambda: (nn.FeedForward(4, 7, 0.0, activation="silu", gated=True, bias=False), {}),
+    "attention, grouped queries": lambda: (nn.MultiHeadAttention(8, 4, 0.0, num_kv_heads=2), dict(is_causal=True)),
+    "attention, rotary": lambda: _rotary(nn.MultiHeadAttention(8, 2, 0.0), [0, 1, 2, 3]),
+    "attention, rotary and grouped": lambda: _rotary(
+        nn.MultiHeadAttention(8, 4, 0.0, num_kv_heads=2), [[0, 1, 2, 3], [0, 0, 4, 9]], base=500.0, interleaved=True),
+    "relative positions": lambda: (nn.RelativePositionBias(2, 8, 12), dict(n_queries=9, n_keys=15)),
+    "relative positions, one way": lambda: (
+        nn.RelativePositionBias(3, 6, 12, bidirectional=False), dict(n_queries=16, n_keys=16)),
+    "decoder block, pre-norm": lambda: (nn.DecoderBlock(6, 2, 8, 0.0, True), dict(is_causal=True)),
+    "decoder block, post-norm": lambda: (
+        nn.DecoderBlock(6, 3, 8, 0.0, False, activation="relu", eps=1e-3),
+        dict(mask=nn.causal_mask(4), memory_mask=nn.padding_mask([2, 5], 5))),
+    "encoder": lambda: (nn.Encoder(2, 6, 2, 8, 0.0, True, final_norm=False), dict(mask=nn.padding_mask([4, 3], 4))),
+    "decoder": lambda: (nn.Decoder(2, 6, 2, 8, 0.0, True), dict(is_causal=True)),
+    "transformer": lambda: (nn.Transformer(6, 2, 1, 2, 8, 0.0),
+                            dict(src_mask=nn.padding_mask([3, 5], 5), is_causal=True)),
+    "patch embed": lambda: (nn.PatchEmbed((4, 9), (2, 3), 2, 5), {}),
+    "seq2seq": lambda: (models.Seq2Seq(models.Seq2SeqConfig(
+        src_vocab_size=9, tgt_vocab_size=7, d_model=6, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, d_ff=8,
+        dropout=0.0, max_len=5)), dict(attention_mask=np.array([[1, 1, 1, 0], [0, 1, 1, 1]]))),
 }
+
+
+def _rotary(attention, positions, **options):
+    attention.attend = functools.partial(nn.rotary_attention, **options)
+    return attention, dict(positions=np.array(positions), is_causal=True)
 
 
 def layer(name):

@@ -107,13 +107,13 @@ def test_grouped_heads_of_one_sequence_without_a_batch(kv_heads, shape):
         np.testing.assert_allclose(x.data, y.data, rtol=1e-12, atol=1e-12)
 
 
-def grouped_and_whole(kv_heads):
+def grouped_and_whole(kv_heads, d_k=2):
     """Two equal layers of 4 heads: one with kv_heads for keys and values, one where each of those is written out."""
-    grouped, whole = attention(8, 4, num_kv_heads=kv_heads), attention(8, 4)
-    assert grouped.w_k.weight.shape == (kv_heads * 2, 8)
+    grouped, whole = attention(8, 4, num_kv_heads=kv_heads, d_k=d_k), attention(8, 4, d_k=d_k)
+    assert grouped.w_k.weight.shape == (kv_heads * d_k, 8)
     state = grouped.state_dict()
     for name in "w_k.weight", "w_k.bias", "w_v.weight", "w_v.bias":
-        heads = state[name].reshape(kv_heads, 2, -1)
+        heads = state[name].reshape(kv_heads, d_k, -1)
         state[name] = np.repeat(heads, 4 // kv_heads, axis=0).reshape(whole.state_dict()[name].shape)
     whole.load_state_dict(state)
     return grouped, whole
@@ -197,3 +197,135 @@ def test_a_mask_with_more_than_a_sequence_without_a_batch_has(kv_heads, shape):
     layer, x = nn.MultiHeadAttention(8, 4, num_kv_heads=kv_heads), mt.randn(3, 8)
     with pytest.raises(ValueError, match="MultiHeadAttention|scaled_dot_product_attention"):
         layer(x, x, x, np.ones(shape, bool))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("bias", [(4, T, S), (1, T, S), (T, S), (B, 4, T, S), (B, 1, T, S), (1, 4, 1, S), (4, T, 1)],
+                         ids=str)
+@pytest.mark.parametrize("mask", [None, (T, S), (B, 1, S), (B, 4, T, S)], ids=str)
+def test_grouped_heads_with_a_bias_are_heads_repeated(kv_heads, bias, mask):
+    grouped, whole = grouped_and_whole(kv_heads, d_k=3)
+    q, m, mask = draw(B, T, 8), draw(B, S, 8), None if mask is None else RNG.random(mask) < 0.6
+    first = draw(*bias)
+    second = mt.tensor(first.data, requires_grad=True)
+    options = dict(is_causal=True, return_weights=True)
+    a, b = grouped(q, m, m, mask, bias=first, **options), whole(q, m, m, mask, bias=second, **options)
+    for x, y in zip(a, b):
+        np.testing.assert_allclose(x.data, y.data, rtol=1e-12, atol=1e-12)
+    dy = RNG.standard_normal(a[0].shape)
+    a[0].backward(dy)
+    b[0].backward(dy)
+    np.testing.assert_allclose(first.grad, second.grad, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_a_bias_of_one_sequence_without_a_batch(kv_heads):
+    layer, q, m, bias = attention(8, 4, num_kv_heads=kv_heads), draw(1, T, 8), draw(1, S, 8), draw(4, T, S)
+    np.testing.assert_allclose(layer(q[0], m[0], m[0], bias=bias).data, layer(q, m, m, bias=bias).data[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("shape", [(3, T, S), (8, T, S), (4, T, S + 1), (4, T + 1, S), (B + 1, 4, T, S),
+                                   (B, 3, T, S)], ids=str)
+def test_a_bias_that_does_not_fit(kv_heads, shape):
+    layer, q, m = attention(8, 4, num_kv_heads=kv_heads), draw(B, T, 8), draw(B, S, 8)
+    with pytest.raises(ValueError, match="scaled_dot_product_attention|MultiHeadAttention"):
+        layer(q, m, m, bias=draw(*shape))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_a_bias_never_makes_the_result_larger(kv_heads):
+    layer, q, m = attention(8, 4, num_kv_heads=kv_heads), draw(1, 1, 8), draw(1, S, 8)
+    for shape in (T, S), (4, T, S), (B, 4, 1, S):
+        with pytest.raises(ValueError, match="bias"):
+            layer(q, m, m, bias=draw(*shape))
+
+
+def test_heads_of_another_width():
+    layer = attention(10, 3, d_k=4)                                 # 10 is no multiple of 3: with d_k it need not be
+    assert [w.weight.shape for w in (layer.w_q, layer.w_k, layer.w_v, layer.w_o)] == 3 * [(12, 10)] + [(10, 12)]
+    x = draw(B, T, 10)
+    out, weights = layer(x, x, x, return_weights=True)
+    assert out.shape == (B, T, 10) and weights.shape == (B, 3, T, T)
+    q, k, v = (layer.split_heads(w(x)) for w in (layer.w_q, layer.w_k, layer.w_v))
+    o, p = ops.scaled_dot_product_attention(q, k, v, return_weights=True)           # scores by 1 / sqrt(4)
+    np.testing.assert_array_equal(weights.data, p.data)
+    np.testing.assert_array_equal(out.data, layer.w_o(o.swapaxes(1, 2).reshape(B, T, 12)).data)
+    with pytest.raises(ValueError, match="out_features .*0"):
+        nn.MultiHeadAttention(10, 3, d_k=0)
+
+
+# ---- finite differences ----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": 3, "vdim": 5}, {"num_kv_heads": 1}, {"d_k": 3}],
+                         ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_against_finite_differences(options, masked):
+    layer = attention(4, 2, **options)
+    inputs = [RNG.standard_normal((2, 3, n)) for n in (4, options.get("kdim", 4), options.get("vdim", 4))]
+    mask = nn.padding_mask([0, 2], 3) if masked else None
+    mt.gradcheck(lambda layer, *x: layer(*x, mask, is_causal=masked, return_weights=True), layer, *inputs)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_self_attention_with_a_bias_against_finite_differences(kv_heads):
+    layer = attention(4, 2, num_kv_heads=kv_heads)
+    mt.gradcheck(lambda layer, x, bias: layer(x, x, x, bias=bias, is_causal=True), layer,
+                 RNG.standard_normal((2, 3, 4)), RNG.standard_normal((2, 3, 3)))
+
+
+def test_grouped_attention_with_distances_against_finite_differences():
+    layer, distances = attention(4, 2, num_kv_heads=1), nn.RelativePositionBias(2, 4, 4).to(dtype=np.float64)
+    mt.gradcheck(lambda layer, distances, x: layer(x, x, x, bias=distances(4, 4), is_causal=True), layer, distances,
+                 RNG.standard_normal((2, 4, 4)))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_rotary_attention_against_finite_differences(kv_heads, interleaved):
+    layer = attention(4, 2, num_kv_heads=kv_heads)
+    layer.attend = nn.rotary_attention
+    options = dict(positions=np.array([[0, 1, 5], [0, 0, 2]]), base=10.0, interleaved=interleaved, is_causal=True)
+    mt.gradcheck(lambda layer, q, m: layer(q, m, m, **options), layer, RNG.standard_normal((2, 2, 4)),
+                 RNG.standard_normal((2, 3, 4)))
+
+
+# ---- nothing to see, nothing there -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_who_may_see_nothing_gets_the_last_bias(kv_heads):
+    layer, q, m = attention(8, 4, num_kv_heads=kv_heads), draw(B, T, 8), draw(B, S, 8)
+    mask = np.ones((B, 4, T, S), bool)
+    mask[0, :, 2] = mask[1] = False                                 # one query, and a whole sequence
+    out, weights = layer(q, m, m, mask, return_weights=True)
+    assert (weights.data[0, :, 2] == 0).all() and (weights.data[1] == 0).all()
+    np.testing.assert_array_equal(out.data[0, 2], layer.w_o.bias.data)
+    np.testing.assert_array_equal(out.data[1], np.broadcast_to(layer.w_o.bias.data, (T, 8)))
+    out.backward(RNG.standard_normal(out.shape))
+    assert (q.grad[0, 2] == 0).all() and (q.grad[1] == 0).all() and (m.grad[1] == 0).all() and (m.grad[0] != 0).any()
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("batch, n, n_keys", [(1, 1, 1), (0, T, S), (B, 0, S), (B, T, 0), (0, 0, 0)])
+def test_empty_and_single(kv_heads, batch, n, n_keys):
+    layer, (q, m) = nn.MultiHeadAttention(8, 4, num_kv_heads=kv_heads), (mt.zeros(batch, x, 8) for x in (n, n_keys))
+    out, weights = layer(q, m, m, np.ones((batch, 1, n_keys), bool), is_causal=True, return_weights=True)
+    assert out.shape == (batch, n, 8) and weights.shape == (batch, 4, n, n_keys)
+    out.backward(np.ones(out.shape, np.float32))
+    assert all(np.isfinite(p.grad).all() for p in layer.parameters())
+
+
+def test_dropout_falls_on_the_weights_alone(monkeypatch):
+    drawn, keep_mask = [], mt.backend.keep_mask
+    monkeypatch.setattr(mt.backend, "keep_mask", lambda shape, *args: drawn.append(shape) or keep_mask(shape, *args))
+    x = mt.randn(B, T, 8)
+    for kv_heads, shape in (4, (B, 4, T, T)), (2, (B, 2, 2, T, T)):
+        layer = nn.MultiHeadAttention(8, 4, 0.5, num_kv_heads=kv_heads)
+        out, weights = layer(x, x, x, return_weights=True)
+        assert drawn == [shape]
+        np.testing.assert_allclose(weights.data.sum(-1), 1, rtol=1e-6)              # as before dropout
+        layer.eval()(x, x, x)
+        assert drawn.pop() == shape and not drawn
+        np.testing.assert_array_equal(layer(x, x, x, return_weights=True)[1].data, weights.data)
+    layer = nn.MultiHeadAttention(8, 4, 1.0)
+    np.testing.assert_array_equal(layer(x, x, x).data, np.broadcast_to(layer.w_o.bias.data, (B, T, 8)))

@@ -1,4 +1,4 @@
-"""The feed-forward net and the encoder block, against PyTorch and the tutorial's shapes and names."""
+"""The feed-forward net and the two blocks: PyTorch, finite differences, and the tutorial's shapes and names."""
 import numpy as np
 import pytest
 
@@ -8,6 +8,13 @@ from minitx import nn, ops
 RNG = np.random.default_rng(0)
 NAMES = {"attn.w_o.": "self_attn.out_proj.", "ff.net.0.": "linear1.", "ff.net.3.": "linear2.", "norm1.": "norm1.",
          "norm2.": "norm2."}                                        # ours: PyTorch's
+
+
+def redrawn(module):
+    """The module in float64 and eval mode, every parameter redrawn: zeros and ones would hide what they multiply."""
+    for p in module.to(dtype=np.float64).eval().parameters():
+        p.data[...] = RNG.standard_normal(p.shape) * 0.5
+    return module
 
 
 def pytorch_state(block):
@@ -51,8 +58,7 @@ def test_encoder_block_is_pytorchs(norm_first, activation, bias, causal):
 
 
 def test_pre_norm_and_post_norm_are_their_formulas():
-    x = mt.randn(2, 4, 8)
-    block = nn.EncoderBlock(8, 2, 16).eval()
+    x, block = mt.tensor(RNG.standard_normal((2, 4, 8))), redrawn(nn.EncoderBlock(8, 2, 16))
     a = block.norm1(x)
     h = x + block.attn(a, a, a)
     np.testing.assert_array_equal(block(x).data, (h + block.ff(block.norm2(h))).data)
@@ -105,3 +111,122 @@ def test_names_and_sizes_are_the_tutorials():
 def test_options_arrive():
     block = nn.EncoderBlock(8, 2, 16, 0.3, False, activation="relu", eps=1e-2)
     assert not block.norm_first and isinstance(block.ff.net[1], nn.ReLU) and block.norm1.eps == block.norm2.eps == 1e-2
+
+
+def test_dropout_falls_where_the_tutorial_puts_it(monkeypatch):
+    drawn, keep_mask = [], mt.backend.keep_mask
+    monkeypatch.setattr(mt.backend, "keep_mask", lambda shape, *args: drawn.append(shape) or keep_mask(shape, *args))
+    x, memory, block = mt.randn(2, 4, 8), mt.randn(2, 3, 8), nn.EncoderBlock(8, 2, 16, 0.5)
+    weights, inside, added = (2, 2, 4, 4), (2, 4, 16), (2, 4, 8)
+    block(x)
+    assert drawn == [weights, added, inside, added]
+    drawn.clear()
+    decoder = nn.DecoderBlock(8, 2, 16, 0.5)
+    decoder(x, memory)
+    assert drawn == [weights, added, (2, 2, 4, 3), added, inside, added]
+    drawn.clear()
+    nn.FeedForward(8, 16, 0.5, gated=True)(x)
+    assert drawn == [inside]
+    drawn.clear()
+    for block, inputs in (block, (x,)), (decoder, (x, memory)):
+        block.eval()
+        np.testing.assert_array_equal(block(*inputs).data, block(*inputs).data)
+    assert not drawn
+
+
+# ---- the decoder block -----------------------------------------------------------------------------------------------
+
+def test_decoder_block_is_its_formula():
+    x, memory = mt.tensor(RNG.standard_normal((2, 4, 8))), mt.tensor(RNG.standard_normal((2, 3, 8)))
+    block = redrawn(nn.DecoderBlock(8, 2, 16))
+    mask, memory_mask = nn.padding_mask([2, 4], 4), nn.padding_mask([3, 1], 3)
+    a = block.norm1(x)
+    h = x + block.attn(a, a, a, mask, is_causal=True)
+    h = h + block.cross_attn(block.norm2(h), memory, memory, memory_mask)           # memory itself is not normed
+    expected = h + block.ff(block.norm3(h))
+    np.testing.assert_array_equal(block(x, memory, mask, memory_mask, is_causal=True).data, expected.data)
+    block.norm_first = False
+    h = block.norm1(x + block.attn(x, x, x, mask, is_causal=True))
+    h = block.norm2(h + block.cross_attn(h, memory, memory, memory_mask))
+    expected = block.norm3(h + block.ff(h))
+    np.testing.assert_array_equal(block(x, memory, mask, memory_mask, is_causal=True).data, expected.data)
+
+
+def test_decoder_blocks_weights_come_along():
+    block, x, memory = nn.DecoderBlock(8, 2, 16).eval(), mt.randn(2, 4, 8), mt.randn(2, 3, 8)
+    masks = nn.padding_mask([2, 4], 4), nn.padding_mask([0, 2], 3)
+    y, (weights, cross) = block(x, memory, *masks, is_causal=True, return_weights=True)
+    np.testing.assert_array_equal(y.data, block(x, memory, *masks, is_causal=True).data)
+    assert weights.shape == (2, 2, 4, 4) and cross.shape == (2, 2, 4, 3)
+    assert (weights.data[:, :, ~nn.causal_mask(4)] == 0).all() and (weights.data[0, :, :, 2:] == 0).all()
+    assert (cross.data[0] == 0).all() and (cross.data[1, :, :, 2] == 0).all()
+    np.testing.assert_allclose(weights.data.sum(-1), 1, rtol=1e-6)
+    np.testing.assert_allclose(cross.data[1].sum(-1), 1, rtol=1e-6)
+
+
+def test_decoder_blocks_other_options_are_for_its_own_attention():
+    block, x, memory = nn.DecoderBlock(8, 2, 16).eval(), mt.randn(2, 4, 8), mt.randn(2, 3, 8)
+    bias = mt.randn(2, 4, 4)                                        # would not fit the scores of memory
+    a = block.norm1(x)
+    h = x + block.attn(a, a, a, bias=bias)
+    h = h + block.cross_attn(block.norm2(h), memory, memory)
+    np.testing.assert_array_equal(block(x, memory, bias=bias).data, (h + block.ff(block.norm3(h))).data)
+    with pytest.raises(TypeError, match="basi"):
+        block(x, memory, basi=bias)
+
+
+def test_decoder_blocks_names_options_and_size():
+    block = nn.DecoderBlock(64, 8, 256, 0.3, False, activation="relu", eps=1e-2)
+    layers = [f"{attn}.w_{x}" for attn in ("attn", "cross_attn") for x in "qkvo"]
+    layers += ["ff.net.0", "ff.net.3", "norm1", "norm2", "norm3"]
+    assert list(block.state_dict()) == [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
+    assert sum(p.size for p in block.parameters()) == 49_984 + 16_640 + 128
+    assert not block.norm_first and isinstance(block.ff.net[1], nn.ReLU)
+    assert {m.eps for m in block.modules() if isinstance(m, nn.LayerNorm)} == {1e-2}
+    rates = {name: m.p for name, m in block.named_modules() if isinstance(m, nn.Dropout)}
+    assert rates == dict.fromkeys(["attn.dropout", "cross_attn.dropout", "ff.net.2", "dropout"], 0.3)
+    assert not [name for name in nn.DecoderBlock(8, 2, 16, bias=False).state_dict() if name.endswith("bias")]
+
+
+def test_no_two_attentions_of_a_decoder_block_start_alike():
+    state = nn.DecoderBlock(8, 2, 8).state_dict()
+    matrices = [value for value in state.values() if value.ndim == 2]
+    assert not any((a == b).all() for i, a in enumerate(matrices) for b in matrices[:i])
+    mt.manual_seed(0)
+    again = nn.DecoderBlock(8, 2, 8).state_dict()
+    assert all((state[name] == again[name]).all() for name in state)
+
+
+@pytest.mark.parametrize("build", [nn.EncoderBlock, nn.DecoderBlock])
+def test_blocks_that_cannot_be_built(build):
+    with pytest.raises(ValueError, match="d_model 10 .* num_heads 3"):
+        build(10, 3, 16)
+    with pytest.raises(ValueError, match="'swish'.* gelu, gelu_tanh, relu, silu, tanh"):
+        build(8, 2, 16, activation="swish")
+
+
+# ---- finite differences ----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu", "tanh"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_feed_forward_against_finite_differences(activation, gated):
+    mt.gradcheck(redrawn(nn.FeedForward(3, 4, activation=activation, gated=gated)), RNG.standard_normal((2, 2, 3)))
+
+
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre-norm", "post-norm"])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True, "mask": nn.padding_mask([0, 2], 3)}], ids=["", "masked"])
+def test_encoder_block_against_finite_differences(norm_first, options):
+    block = redrawn(nn.EncoderBlock(4, 2, 5, norm_first=norm_first))
+    mt.gradcheck(lambda block, x: block(x, return_weights=True, **options), block, RNG.standard_normal((2, 3, 4)))
+
+
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre-norm", "post-norm"])
+@pytest.mark.parametrize("masks", [(None, None), (nn.padding_mask([2, 3], 3), nn.padding_mask([0, 1], 2))],
+                         ids=["", "masked"])
+def test_decoder_block_against_finite_differences(norm_first, masks):
+    def run(block, x, memory):
+        y, weights = block(x, memory, *masks, is_causal=masks[0] is not None, return_weights=True)
+        return y, *weights
+
+    block = redrawn(nn.DecoderBlock(4, 2, 3, norm_first=norm_first))
+    mt.gradcheck(run, block, RNG.standard_normal((2, 3, 4)), RNG.standard_normal((2, 2, 4)))

@@ -1,11 +1,12 @@
-"""Positions: fixed waves, trained rows, and counting past padding."""
+"""Positions: fixed waves, trained rows, rotation, and counting past padding."""
+import functools
 import math
 
 import numpy as np
 import pytest
 
 import minitx as mt
-from minitx import nn
+from minitx import nn, ops
 
 
 @pytest.mark.parametrize("d", [1, 4, 5, 64])
@@ -84,3 +85,127 @@ def test_positions_of_another_shape(shape):
 def test_positions_count_the_tokens():
     places = nn.position_ids_from_mask(np.array([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]], bool))
     np.testing.assert_array_equal(places, [[0, 0, 0, 1, 2], [0, 1, 2, 2, 2]])
+
+
+def test_padding_on_either_side_of_any_length():
+    for mask in np.array([[0, 0, 0]]), np.zeros((2, 0), int), np.array([[1, 0, 1, 1]]):
+        places = nn.position_ids_from_mask(mask)
+        assert places.shape == mask.shape and (places >= 0).all()
+        np.testing.assert_array_equal(places[mask == 1], np.arange(mask.sum()))
+
+
+@pytest.mark.parametrize("build, says", [
+    (lambda: nn.PositionalEncoding(0), "d_model .*0"), (lambda: nn.PositionalEncoding(4, max_len=0), "max_len .*0"),
+    (lambda: nn.LearnedPositions(0, 4), "max_len .*0"), (lambda: nn.PositionalEncoding(4, dropout=2), "2")])
+def test_tables_that_cannot_be(build, says):
+    with pytest.raises(ValueError, match=says):
+        build()
+
+
+@pytest.mark.parametrize("layer", [nn.PositionalEncoding(6, 4, 0.0), nn.LearnedPositions(4, 6)])
+def test_positions_against_finite_differences(layer):
+    layer, places = layer.to(dtype=np.float64), np.array([[0, 0, 3], [1, 2, 3]])
+    x = np.random.default_rng(0).standard_normal((2, 3, 6))
+    mt.gradcheck(layer, x)
+    mt.gradcheck(lambda layer, x: layer(x, places), layer, x)
+
+
+@pytest.mark.parametrize("layer", [nn.PositionalEncoding(6, 4, 0.0), nn.LearnedPositions(4, 6)])
+def test_no_sequence_and_no_batch(layer):
+    assert layer(mt.zeros(0, 3, 6)).shape == (0, 3, 6) and layer(mt.zeros(2, 0, 6)).shape == (2, 0, 6)
+
+
+# ---- rotation --------------------------------------------------------------------------------------------------------
+
+B, H, T, S, K = 2, 3, 4, 6, 4
+RNG = np.random.default_rng(1)
+
+
+def heads(*shape):
+    return mt.tensor(RNG.standard_normal(shape), requires_grad=True)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("places", [np.arange(S), RNG.integers(0, 30, (B, S))], ids=["(T,)", "(B, T)"])
+def test_rotary_attention_is_its_formula(places, interleaved):
+    """A pair of entries is a complex number, turned by position * base^(-2i / K); fewer queries are the last ones."""
+    q, k, v, mask = heads(B, H, T, K), heads(B, H, S, K), heads(B, H, S, 5), RNG.random((B, 1, S)) < 0.7
+    options = dict(is_causal=True, return_weights=True)
+    y = nn.rotary_attention(q, k, v, mask, positions=places, base=50.0, interleaved=interleaved, **options)
+
+    def turned(x, places):
+        a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :K // 2], x[..., K // 2:])
+        angle = places.reshape(-1, 1, places.shape[-1], 1) * 50.0 ** (-2 * np.arange(K // 2) / K)
+        z = (a + 1j * b) * np.exp(1j * angle)
+        z = np.stack([z.real, z.imag], -1 if interleaved else -2)
+        return z.reshape(x.shape)
+
+    q, k = turned(q.data, places[..., S - T:]), turned(k.data, places)
+    for ours, expected in zip(y, ops.scaled_dot_product_attention(q, k, v, mask, **options)):
+        np.testing.assert_allclose(ours.data, expected.data, rtol=1e-12, atol=1e-12)
+
+
+def test_rotary_attention_sees_distances_alone():
+    layer, x = rotary_layer(8, 2), heads(B, T, 8)
+    first = layer(x, x, x, positions=np.arange(T)).data
+    np.testing.assert_allclose(layer(x, x, x, positions=np.arange(T) + 1000).data, first, rtol=1e-9, atol=1e-9)
+    assert np.abs(layer(x, x, x, positions=2 * np.arange(T)).data - first).max() > 1e-2
+
+
+def rotary_layer(*arguments, **options):
+    layer = nn.MultiHeadAttention(*arguments, **options).to(dtype=np.float64).eval()
+    layer.attend = functools.partial(nn.rotary_attention, base=100.0)
+    return layer
+
+
+@pytest.mark.parametrize("places", [np.arange(S), RNG.integers(0, 30, (B, S))], ids=["(T,)", "(B, T)"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_rotary_attention_of_fewer_queries_is_the_end_of_the_whole(places, kv_heads):
+    layer, x, mask = rotary_layer(8, 4, num_kv_heads=kv_heads), heads(B, S, 8), RNG.random((B, 1, S)) < 0.7
+    whole = layer(x, x, x, mask, positions=places, is_causal=True).data
+    for n in 0, 1, 3, S:
+        end = layer(x[:, S - n:], x, x, mask, positions=places, is_causal=True)
+        assert end.shape == (B, n, 8)
+        np.testing.assert_allclose(end.data, whole[:, S - n:], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, mt.tensor])
+def test_rotary_positions_of_every_kind(kind):
+    layer, x = rotary_layer(8, 2), heads(B, 3, 8)
+    for places in [0, 1, 5], [[0, 1, 5], [2, 2, 3]]:
+        np.testing.assert_array_equal(layer(x, x, x, positions=kind(places)).data,
+                                      layer(x, x, x, positions=np.array(places)).data)
+
+
+def test_rotary_attention_of_one_sequence_without_a_batch():
+    for kv_heads in 2, 1:
+        layer, x = rotary_layer(8, 2, num_kv_heads=kv_heads), heads(1, 3, 8)
+        alone = layer(x[0], x[0], x[0], positions=np.arange(3), is_causal=True)
+        whole = layer(x, x, x, positions=np.arange(3), is_causal=True)
+        np.testing.assert_allclose(alone.data, whole.data[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(2,), (4,), (5,), (1, 3), (3, 3), (2, 2), (2, 4), (1, 2, 3), ()], ids=str)
+def test_rotary_positions_of_another_shape(shape):
+    layer, x = rotary_layer(8, 2), heads(B, 3, 8)
+    with pytest.raises(ValueError, match=r"positions .*\(3,\)|positions .*\(T,\)"):
+        layer(x, x, x, positions=np.zeros(shape, int))
+
+
+def test_rotation_needs_pairs():
+    layer, x = rotary_layer(6, 2), heads(B, 3, 6)
+    with pytest.raises(ValueError, match=r"rope: .*even.*\(2, 2, 3, 3\)"):
+        layer(x, x, x, positions=np.arange(3))
+
+
+def test_padding_does_not_move_what_is_turned():
+    layer, x = rotary_layer(8, 4, num_kv_heads=2), heads(1, 3, 8)
+    alone = layer(x, x, x, positions=np.arange(3), is_causal=True).data[0]
+    for left in 0, 2:
+        real = np.zeros((1, 5), bool)
+        real[:, left:left + 3] = True
+        padded = np.full((1, 5, 8), 9.0)
+        padded[real] = x.data[0]
+        padded = mt.tensor(padded)
+        y = layer(padded, padded, padded, real[:, None], positions=nn.position_ids_from_mask(real), is_causal=True)
+        np.testing.assert_allclose(y.data[real], alone, rtol=1e-12, atol=1e-12)

@@ -4,6 +4,7 @@
 
 To be run again when a case is added or changed; reference.py says which are stale. The files stay under 1 MB together.
 """
+import math
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,119 @@ def inside(w, prefix):
     return {name[len(prefix):]: x for name, x in w.items() if name.startswith(prefix)}
 
 
+def gated(w, x):
+    return F.linear(F.silu(F.linear(x, w["gate.weight"])) * F.linear(x, w["net.0.weight"]), w["net.3.weight"])
+
+
+def causal_attention(w, q, k, v, K, turn=None):
+    """Heads K wide, fewer of them for keys and values; turn takes queries and keys (B, H, T, K) to their places."""
+    q, k, v = (F.linear(x, w[f"w_{name}.weight"], w[f"w_{name}.bias"]).unflatten(-1, (-1, K)).transpose(1, 2)
+               for name, x in zip("qkv", (q, k, v)))
+    q, k = (q, k) if turn is None else (turn(q), turn(k))
+    o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return F.linear(o.transpose(1, 2).flatten(2), w["w_o.weight"], w["w_o.bias"])
+
+
+def turned(x, positions, base=10000.0, interleaved=False):
+    """Pairs as complex numbers, multiplied by e^(i angle): x (B, H, T, K), positions (B, 1, T)."""
+    K = x.shape[-1]
+    rates = torch.tensor([base ** (-2 * i / K) for i in range(K // 2)], dtype=torch.float64)
+    angle = torch.tensor(positions)[..., None] * rates
+    a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
+    y = torch.complex(a, b) * torch.polar(torch.ones_like(angle), angle)
+    return torch.stack([y.real, y.imag], -1).flatten(-2) if interleaved else torch.cat([y.real, y.imag], -1)
+
+
+def relative(w, n_queries, n_keys, num_buckets, max_distance, bidirectional):
+    """One distance at a time, the steps that grow with the logarithm found by comparing powers of whole numbers."""
+    def bucket(distance):                                   # key minus query
+        n, start = num_buckets, 0
+        if bidirectional:
+            n, start = n // 2, n // 2 if distance > 0 else 0
+        far = abs(distance) if bidirectional else max(-distance, 0)
+        exact = n // 2
+        if far < exact:
+            return start + far
+        step = 0                # the largest with (far / exact)^(n - exact) >= (max_distance / exact)^step
+        while step < n - exact - 1 and far ** (n - exact) * exact ** (step + 1) >= max_distance ** (step + 1) * exact ** (
+                n - exact):
+            step += 1
+        return start + exact + step
+
+    queries = range(n_keys - n_queries, n_keys)
+    buckets = torch.tensor([[bucket(key - query) for key in range(n_keys)] for query in queries])
+    return w["weight"][buckets].permute(2, 0, 1)[None]
+
+
+PYTORCHS = [("cross_attn.w_o", "multihead_attn.out_proj"), ("cross_attn", "multihead_attn"),
+            ("attn.w_o", "self_attn.out_proj"), ("attn", "self_attn"), ("ff.net.0", "linear1"), ("ff.net.3", "linear2")]
+
+
+def run(module, w, *inputs, **options):
+    """A module of PyTorch's own with our weights: its names, and queries, keys and values as one matrix."""
+    state = {}
+    for name, x in w.items():
+        *path, layer, kind = name.split(".")
+        if layer in ("w_q", "w_k", "w_v"):
+            name = ".".join([*path, f"in_proj_{kind}"])
+            x = torch.cat([state[renamed(name)], x]) if layer != "w_q" else x
+        state[renamed(name)] = x
+    return torch.func.functional_call(module, state, inputs, options)
+
+
+def renamed(name):
+    for ours, theirs in PYTORCHS:
+        if f".{ours}." in f".{name}":
+            return f".{name}".replace(f".{ours}.", f".{theirs}.")[1:]
+    return name
+
+
+def decoder_layer(heads, norm_first, activation, eps=1e-5):
+    return torch.nn.TransformerDecoderLayer(6, heads, 8, 0.0, activation, eps, True, norm_first, dtype=torch.float64)
+
+
+def later(n):
+    return torch.ones(n, n, dtype=torch.bool).triu(1)
+
+
+def hidden(lengths, n):
+    """True = hidden, as PyTorch has it."""
+    return torch.arange(n) >= torch.tensor(lengths)[:, None]
+
+
+def encoder(w, x):
+    layer = torch.nn.TransformerEncoderLayer(6, 2, 8, 0.0, F.gelu, 1e-5, True, True, dtype=torch.float64)
+    stack = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return run(stack, w, x, src_key_padding_mask=hidden([4, 3], 4))
+
+
+def decoder(w, x, memory):
+    stack = torch.nn.TransformerDecoder(decoder_layer(2, True, F.gelu), 2, torch.nn.LayerNorm(6, dtype=torch.float64))
+    return run(stack, w, x, memory, tgt_mask=later(4))
+
+
+def transformer(w, src, tgt, layers=(1, 2), padding=hidden([3, 5], 5)):
+    model = torch.nn.Transformer(6, 2, *layers, 8, 0.0, batch_first=True, dtype=torch.float64)
+    return run(model, w, src, tgt, tgt_mask=later(tgt.shape[1]), src_key_padding_mask=padding,
+               memory_key_padding_mask=padding)
+
+
+BUFFERS = {"positions.pe": torch.tensor([[[
+    (math.cos if i % 2 else math.sin)(place / 10000 ** ((i - i % 2) / 6)) for i in range(6)] for place in range(5)]],
+    dtype=torch.float64)}
+
+
+def seq2seq(w, ids, decoder_ids):
+    def embedded(table, ids, places):
+        return table[ids] * math.sqrt(6) + BUFFERS["positions.pe"][0, torch.tensor(places)]
+
+    src = embedded(w["src_embed.weight"], ids, [[0, 1, 2, 0], [0, 0, 1, 2]])
+    tgt = embedded(w["tgt_embed.weight"], decoder_ids, [0, 1, 2])
+    padding = torch.tensor([[0, 0, 0, 1], [1, 0, 0, 0]]).bool()
+    y = transformer(inside(w, "transformer."), src, tgt, (1, 1), padding)
+    return F.linear(y, w["lm_head.weight"], w["lm_head.bias"])
+
+
 THEIRS = {          # name -> (input shapes, or ready ids; the same layer in torch)
     "linear": ([(2, 5, 3)], lambda w, x: F.linear(x, w["weight"], w["bias"])),
     "layer_norm": ([(2, 3, 5)], lambda w, x: F.layer_norm(x, (5,), w["weight"], w["bias"])),
@@ -94,6 +208,25 @@ THEIRS = {          # name -> (input shapes, or ready ids; the same layer in tor
     "block, post-norm": ([(2, 4, 6)], lambda w, x: block(w, x, 3, F.relu, norm_first=False, eps=1e-3)),
     "block, causal": ([(2, 4, 6)], lambda w, x: block(w, x, 2, gelu_tanh, causal=True)),
     "gpt2": ([np.array([[3, 0, 10, 3, 7], [1, 1, 4, 9, 2]])], gpt2),
+    "rms_norm": ([(2, 3, 5)], lambda w, x: F.rms_norm(x, (5,), w["weight"], 1e-6)),
+    "feed-forward, gated": ([(2, 3, 4)], gated),
+    "attention, grouped queries": ([(2, 4, 8)] * 3, lambda w, q, k, v: causal_attention(w, q, k, v, 2)),
+    "attention, rotary": ([(2, 4, 8)] * 3, lambda w, q, k, v: causal_attention(
+        w, q, k, v, 4, lambda x: turned(x, [[[0, 1, 2, 3]]]))),
+    "attention, rotary and grouped": ([(2, 4, 8)] * 3, lambda w, q, k, v: causal_attention(
+        w, q, k, v, 2, lambda x: turned(x, [[[0, 1, 2, 3]], [[0, 0, 4, 9]]], 500.0, True))),
+    "relative positions": ([], lambda w: relative(w, 9, 15, 8, 12, True)),
+    "relative positions, one way": ([], lambda w: relative(w, 16, 16, 6, 12, False)),
+    "decoder block, pre-norm": ([(2, 4, 6), (2, 5, 6)], lambda w, x, m: run(
+        decoder_layer(2, True, F.gelu), w, x, m, tgt_mask=later(4))),
+    "decoder block, post-norm": ([(2, 4, 6), (2, 5, 6)], lambda w, x, m: run(
+        decoder_layer(3, False, F.relu, 1e-3), w, x, m, tgt_mask=later(4), memory_key_padding_mask=hidden([2, 5], 5))),
+    "encoder": ([(2, 4, 6)], encoder),
+    "decoder": ([(2, 4, 6), (2, 5, 6)], decoder),
+    "transformer": ([(2, 5, 6), (2, 4, 6)], transformer),
+    "patch embed": ([(2, 2, 4, 9)], lambda w, x: F.conv2d(
+        x, w["proj.weight"], w["proj.bias"], stride=(2, 3)).flatten(2).transpose(1, 2)),
+    "seq2seq": ([np.array([[3, 0, 8, 3], [1, 1, 4, 2]]), np.array([[1, 0, 6], [5, 5, 2]])], seq2seq),
 }
 
 
@@ -108,7 +241,8 @@ def write_layers():
         dys = random_like(outputs)
         floats = [x for x in inputs if x.requires_grad]
         gradients = torch.autograd.grad(outputs, [*floats, *parameters.values()], [torch.tensor(dy) for dy in dys])
-        parts = {f"state/{k}": p for k, p in parameters.items()}
+        kept = parameters | {k: x for k, x in BUFFERS.items() if k in module.state_dict()}
+        parts = {f"state/{k}": x for k, x in kept.items()}
         parts |= {f"x{i}": x for i, x in enumerate(inputs)} | {f"y{i}": y for i, y in enumerate(outputs)}
         parts |= {f"dy{i}": torch.tensor(dy) for i, dy in enumerate(dys)}
         parts |= {f"dx{i}": g for i, g in enumerate(gradients[:len(floats)])}
