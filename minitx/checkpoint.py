@@ -51,8 +51,9 @@ def load(path, dtype=None):
     """{name: NumPy array} from a safetensors file, or from all that an index file (*.index.json) names: what
     Module.load_state_dict takes.
 
-    dtype is what float tensors become; left out they keep theirs, and bfloat16, which NumPy lacks, becomes float32.
-    ValueError naming the file where it is none or holds another dtype; FileNotFoundError where there is no file.
+    dtype is what float tensors become, float16, float32 or float64 (else TypeError); left out they keep theirs, and
+    bfloat16, which NumPy lacks, becomes float32. ValueError naming the file where it is none or holds another dtype;
+    FileNotFoundError where there is no file.
     """
     return dict(Stored(path, dtype))
 
@@ -64,7 +65,9 @@ class Stored(Mapping):
     """
 
     def __init__(self, path, dtype=None):
-        path = Path(path)
+        path, dtype = Path(path), None if dtype is None else np.dtype(dtype)
+        if dtype not in (None, backend.HALF, backend.SINGLE, backend.DOUBLE):
+            raise TypeError(f"checkpoint: floats are read as float16, float32 or float64, not as {dtype}")
         self.dtype, self.places = dtype, {}
         for file in _shards(path) if path.name.endswith(".index.json") else [path]:
             self.places.update(_places(file))

@@ -21,6 +21,8 @@ def sample(model, ids, max_new_tokens, temperature=1.0, top_k=None, generator=No
         raise ValueError(f"sample: ids must be (B, T) with T at least 1, got {ids.shape}")
     if ids.dtype.kind not in "iu":
         raise TypeError(f"sample: ids must be integers, got {ids.dtype}")
+    if hasattr(model, "encode"):
+        raise TypeError(f"sample: {type(model).__name__} is an encoder-decoder; use greedy_decode")
     n_positions = getattr(getattr(model, "config", None), "n_positions", None)
     if n_positions is None:
         raise TypeError(f"sample: {type(model).__name__} must say in config.n_positions how many tokens it can see")
@@ -35,15 +37,22 @@ def sample(model, ids, max_new_tokens, temperature=1.0, top_k=None, generator=No
     return ids
 
 
-def greedy_decode(model, ids, max_new_tokens, *, start_id, end_id=None, attention_mask=None):
+def greedy_decode(model, ids, max_new_tokens, *, start_id=None, end_id=None, attention_mask=None):
     """What an encoder-decoder makes of ids (B, S), taking the likeliest token at every step: int64 (B, n).
 
     The source is encoded once. Every row begins after start_id, which is not returned; one that has come to end_id goes
-    on with end_id, and n is max_new_tokens or less, where all rows have ended. attention_mask (B, S) is the source's.
-    Without a tape and in eval mode, as in `sample`. ValueError for a negative max_new_tokens.
+    on with end_id, and n is max_new_tokens or less, where all rows have ended. Left out, they are the config's
+    decoder_start_token_id and eos_token_id, where it has them. attention_mask (B, S) is the source's. Without a tape
+    and in eval mode, as in `sample`.
+
+    TypeError for a model that is no encoder-decoder, without a start_id, and for numbers that are not whole. ValueError
+    for a negative max_new_tokens, and where the text grows longer than the model's positions.
     """
     if not hasattr(model, "encode"):
         raise TypeError(f"greedy_decode: {type(model).__name__} is no encoder-decoder; use sample")
+    config = getattr(model, "config", None)
+    start_id = getattr(config, "decoder_start_token_id", None) if start_id is None else start_id
+    end_id = getattr(config, "eos_token_id", None) if end_id is None else end_id
     max_new_tokens, start_id = _whole("max_new_tokens", max_new_tokens, least=0), _whole("start_id", start_id, least=0)
     end_id = None if end_id is None else _whole("end_id", end_id, least=0)
     with evaluating(model):

@@ -122,6 +122,13 @@ def test_floats_become_the_dtype_asked_for_and_integers_stay(path):
     assert [loaded[name].dtype for name in ("half", "double", "ids")] == [np.float32, np.float32, np.int64]
 
 
+@pytest.mark.parametrize("dtype", [np.int32, bool, "U3", np.complex64, np.longdouble])
+def test_a_dtype_that_would_lose_what_floats_say(dtype, path):
+    checkpoint.save(path, {"a": np.array([1.5])})
+    with pytest.raises(TypeError, match="float16, float32 or float64"):
+        checkpoint.load(path, dtype)
+
+
 def sharded(folder, shards):
     index = {"metadata": {"total_size": 0}, "weight_map": {}}
     for i, state in enumerate(shards):

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from minitx import nn
-from minitx.models.base import EncoderDecoder, activation
+from minitx.models.base import EncoderDecoder, activation, set_rates
 
 
 @dataclass
@@ -17,7 +17,7 @@ class BartConfig:
     activation_function is "gelu" (exact), "gelu_new" (the tanh form), "relu", "silu" or "tanh". A target starts with
     decoder_start_token_id. tie_word_embeddings=False gives the output layer a matrix of its own.
     """
-    model_type: ClassVar = "bart"
+    model_type: ClassVar[str] = "bart"
 
     vocab_size: int = 50265
     max_position_embeddings: int = 1024
@@ -89,11 +89,7 @@ class BART(EncoderDecoder):
             self.lm_head.bias = nn.Buffer(nn.init.zeros((c.vocab_size,)))
         if head and c.tie_word_embeddings:
             self.lm_head.weight = self.shared.weight
-        for module in self.modules():                                       # blocks have one rate, BART has three
-            if isinstance(module, nn.MultiHeadAttention):
-                module.dropout.p = c.attention_dropout
-            elif isinstance(module, nn.FeedForward):
-                module.net[2].p = c.activation_dropout
+        set_rates(self, c.attention_dropout, c.activation_dropout)
         self.initialise()
 
     def initialise(self):
@@ -104,21 +100,26 @@ class BART(EncoderDecoder):
         if self.config.pad_token_id is not None:
             self.shared.weight.data[self.config.pad_token_id] = 0
 
-    def encode(self, ids, attention_mask=None):
-        """ids (B, S) -> memory (B, S, d_model)."""
+    def encode(self, ids, attention_mask=None, *, return_weights=False):
+        """ids (B, S) -> memory (B, S, d_model), or (memory, weights)."""
         x, mask = self.embed(ids, attention_mask)
-        return self.encoder(self.encoder_positions(x), mask)
+        return self.encoder(self.encoder_positions(x), mask, return_weights=return_weights)
 
-    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None):
-        """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives."""
-        x, mask = self.embed(decoder_ids, decoder_attention_mask)
+    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None, *, return_weights=False):
+        """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives,
+        or (that, weights).
+        """
+        x, mask = self.embed(decoder_ids, decoder_attention_mask, "decoder_")
         memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
-        x = self.decoder(self.decoder_positions(x), memory, mask, memory_mask, is_causal=True)
-        return x if self.lm_head is None else self.lm_head(x)
+        x = self.decoder(self.decoder_positions(x), memory, mask, memory_mask, is_causal=True,
+                         return_weights=return_weights)
+        x, weights = x if return_weights else (x, None)
+        x = x if self.lm_head is None else self.lm_head(x)
+        return (x, weights) if return_weights else x
 
-    def embed(self, ids, attention_mask):
+    def embed(self, ids, attention_mask, whose=""):
         """ids (B, T) -> (vectors (B, T, C), mask (B, 1, T) or None)."""
-        mask = self.read(ids, attention_mask, self.config.max_position_embeddings)
+        mask = self.read(ids, attention_mask, self.config.max_position_embeddings, whose)
         x = self.shared(ids)
         return x * math.sqrt(self.config.d_model) if self.config.scale_embedding else x, mask
 

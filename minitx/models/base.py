@@ -26,17 +26,26 @@ class Model(nn.Module):
         self.config = config
         return config
 
-    def read(self, ids, attention_mask, longest=None):
+    def blocks(self, make, n):
+        """n blocks, made one by one. ValueError for a negative number."""
+        if n < 0:
+            raise ValueError(f"{type(self).__name__}: a model of {n} layers cannot be built")
+        return nn.ModuleList(make(self.config) for _ in range(n))
+
+    def read(self, ids, attention_mask, longest=None, whose=""):
         """What the attention_mask of ids (B, T) says to a layer: (B, 1, T), or None.
 
-        ValueError for ids of another shape, or more of them than `longest`.
+        ValueError for ids of another shape, or more of them than `longest`; `whose` is "decoder_" for the decoder's.
         """
         name, shape = type(self).__name__, np.shape(ids)
         if len(shape) != 2:
-            raise ValueError(f"{name}: ids must be (B, T), got {shape}")
+            raise ValueError(f"{name}: {whose}ids must be (B, T), got {shape}")
         if longest is not None and shape[1] > longest:
-            raise ValueError(f"{name}: a sequence of {shape[1]} tokens is longer than the {longest} positions")
-        return None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, shape)
+            raise ValueError(f"{name}: a sequence of {shape[1]} tokens is longer than the {longest} positions: shorten "
+                             "it, or configure more")
+        if attention_mask is None:
+            return None
+        return nn.mask_from_tokenizer(attention_mask, shape, f"{name}: {whose}attention_mask")
 
 
 class EncoderDecoder(Model):
@@ -54,7 +63,18 @@ class EncoderDecoder(Model):
         if memory.ndim != 3 or len(memory) != len(decoder_ids):
             raise ValueError(f"{type(self).__name__}: memory {memory.shape} must be (B, S, C) with the batch of the "
                              f"decoder's ids {np.shape(decoder_ids)}")
-        return None if attention_mask is None else nn.mask_from_tokenizer(attention_mask, memory.shape[:2])
+        if attention_mask is None:
+            return None
+        return nn.mask_from_tokenizer(attention_mask, memory.shape[:2], f"{type(self).__name__}: attention_mask")
+
+
+def set_rates(model, attention, activation):
+    """Give every attention and every feed-forward net of a model its own dropout: blocks are built with one for all."""
+    for module in model.modules():
+        if isinstance(module, nn.MultiHeadAttention):
+            module.dropout = nn.Dropout(attention)
+        elif isinstance(module, nn.FeedForward):
+            setattr(module.net, "2", nn.Dropout(activation))
 
 
 def activation(model, name):

@@ -135,7 +135,9 @@ class BERT(Model):
 
     attention_mask (B, T) has 1 for a token and 0 for padding, on either side. BERT's and DistilBERT's positions are
     0 .. T-1 whatever the mask; RoBERTa's count from pad_token_id + 1 the ids that are neither pad_token_id nor masked,
-    and all others stand at pad_token_id, a row that is not trained. token_type_ids (B, T), integers below
+    and all others stand at pad_token_id, a row that is not trained (the published class goes by the ids alone, so mask
+    what is padding, and pad with pad_token_id). With return_weights: (result, [weights (B, H, T, T), one a layer]).
+    token_type_ids (B, T), integers below
     type_vocab_size, tell the sentences of a pair apart; left out, all are 0.
 
     TypeError for ids that are no integers, ValueError for a sequence that is too long and for token types where there
@@ -146,6 +148,8 @@ class BERT(Model):
 
     def __init__(self, config=None, head="mlm"):
         c = self.configure(config, head)
+        if self.is_roberta and c.pad_token_id is None:
+            raise ValueError("BERT: RoBERTa's positions begin behind pad_token_id: it must be a number")
         C, untrained = c.hidden_size, c.pad_token_id if self.is_roberta else None
         with nn.init.undrawn():                                             # initialise draws, for the whole model
             self.word_embeddings = nn.Embedding(c.vocab_size, C, c.pad_token_id)
@@ -153,7 +157,7 @@ class BERT(Model):
             self.token_type_embeddings = nn.Embedding(c.type_vocab_size, C) if c.type_vocab_size else None
             self.norm = nn.LayerNorm(C, c.layer_norm_eps)
             self.drop = nn.Dropout(c.hidden_dropout_prob)
-            self.layers = nn.ModuleList(Block(c) for _ in range(c.num_hidden_layers))
+            self.layers = self.blocks(Block, c.num_hidden_layers)
             pooled = {"bert": (None, "sequence"), "roberta": (None,), "distilbert": ()}[c.model_type]
             self.pooler = Pooler(C) if head in pooled else None
             self.head = self.build(head)
@@ -190,15 +194,14 @@ class BERT(Model):
             if table.padding_idx is not None:
                 table.weight.data[table.padding_idx] = 0
 
-    def forward(self, ids, attention_mask=None, token_type_ids=None):
+    def forward(self, ids, attention_mask=None, token_type_ids=None, *, return_weights=False):
         longest = self.config.max_position_embeddings - (self.config.pad_token_id + 1 if self.is_roberta else 0)
         mask = self.read(ids, attention_mask, longest)                      # (B, 1, T)
         x = self.drop(self.norm(self.embed(ids, mask, token_type_ids)))     # (B, T, C)
-        for block in self.layers:
-            x = block(x, mask)
-        if self.head is None:
-            return x
-        return self.head(x if self.pooler is None else self.pooler(x))
+        x, weights = nn.run_blocks(self.layers, x, mask, return_weights=return_weights)
+        if self.head is not None:
+            x = self.head(x if self.pooler is None else self.pooler(x))
+        return (x, weights) if return_weights else x
 
     def embed(self, ids, mask, token_type_ids):
         """Word, position and token type of each token: (B, T) -> (B, T, C)."""

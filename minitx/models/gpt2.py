@@ -38,7 +38,7 @@ class Block(nn.EncoderBlock):
     def __init__(self, c):
         self.norm_first = True
         self.attn = nn.MultiHeadAttention(c.n_embd, c.n_head, c.attn_pdrop, bias=c.bias)
-        self.ff = nn.FeedForward(c.n_embd, c.n_inner or 4 * c.n_embd, 0.0, bias=c.bias,
+        self.ff = nn.FeedForward(c.n_embd, 4 * c.n_embd if c.n_inner is None else c.n_inner, 0.0, bias=c.bias,
                                  activation=activation("GPT2", c.activation_function))
         self.norm1 = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
         self.norm2 = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
@@ -51,7 +51,9 @@ class GPT2(Model):
         ids (B, T)   ->   logits (B, T, vocab_size), or with head=None the last hidden states (B, T, n_embd)
 
     ids are integers below vocab_size, T at most n_positions. attention_mask (B, T) has 1 for a token and 0 for
-    padding, on either side; positions count the tokens alone, so that padding changes no result but its own.
+    padding, on either side; positions count the tokens alone, so that padding changes no result but its own. (The
+    published class counts padding too unless it is given position_ids, which its generate does.) With return_weights:
+    (result, [weights (B, H, T, T), one a layer]).
 
     TypeError for ids that are no integers, ValueError for a sequence that is too long, IndexError for an unknown id.
     TypeError for a config that is no GPT2Config, ValueError for one that makes no model.
@@ -65,7 +67,7 @@ class GPT2(Model):
             self.wte = nn.Embedding(c.vocab_size, c.n_embd)
             self.wpe = nn.LearnedPositions(c.n_positions, c.n_embd)
             self.drop = nn.Dropout(c.embd_pdrop)
-            self.h = nn.ModuleList(Block(c) for _ in range(c.n_layer))
+            self.h = self.blocks(Block, c.n_layer)
             self.ln_f = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
             self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False) if head else None
         if head and c.tie_word_embeddings:
@@ -80,14 +82,14 @@ class GPT2(Model):
                 adds = name.endswith(("attn.w_o.weight", "ff.net.3.weight"))
                 p.data = nn.init.normal(p.shape, c.initializer_range / (math.sqrt(2 * c.n_layer) if adds else 1))
 
-    def forward(self, ids, attention_mask=None):
+    def forward(self, ids, attention_mask=None, *, return_weights=False):
         mask = self.read(ids, attention_mask, self.config.n_positions)      # (B, 1, T)
         positions = None if mask is None else nn.position_ids_from_mask(mask[:, 0])
         x = self.drop(self.wpe(self.wte(ids), positions))                   # (B, T, C)
-        for block in self.h:
-            x = block(x, mask, is_causal=True)
+        x, weights = nn.run_blocks(self.h, x, mask, is_causal=True, return_weights=return_weights)
         x = self.ln_f(x)
-        return x if self.lm_head is None else self.lm_head(x)
+        x = x if self.lm_head is None else self.lm_head(x)
+        return (x, weights) if return_weights else x
 
     def extra_repr(self):
         c = self.config

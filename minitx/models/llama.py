@@ -70,6 +70,7 @@ class Llama(Model):
     ids are integers below vocab_size, T at most max_position_embeddings. attention_mask (B, T) has 1 for a token and
     0 for padding, on either side; positions count the tokens alone, so that padding changes no result but its own.
     The published model, not told otherwise, counts padding too; as attention knows distances only, it gives the same.
+    With return_weights: (result, [weights (B, H, T, T), one a layer]).
 
     TypeError for ids that are no integers, ValueError for a sequence that is too long, IndexError for an unknown id.
     TypeError for a config that is no LlamaConfig, ValueError for one that makes no model.
@@ -81,25 +82,29 @@ class Llama(Model):
         c = self.configure(config, head)
         if c.rope_scaling is not None:
             raise ValueError(f"Llama: rope_scaling {c.rope_scaling} is not built, only None")
-        with nn.init.undrawn():                                             # the weights are drawn once, below
+        with nn.init.undrawn():                                             # initialise draws, for the whole model
             self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-            self.layers = nn.ModuleList(Block(c) for _ in range(c.num_hidden_layers))
+            self.layers = self.blocks(Block, c.num_hidden_layers)
             self.norm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
             self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, bias=False) if head else None
         if head and c.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
-        for p in self.parameters():
-            if p.ndim == 2:                                                 # biases start at 0
-                p.data = nn.init.normal(p.shape, c.initializer_range)
+        self.initialise()
 
-    def forward(self, ids, attention_mask=None):
+    def initialise(self):
+        """Matrices N(0, initializer_range), biases 0."""
+        for p in self.parameters():
+            if p.ndim == 2:
+                p.data = nn.init.normal(p.shape, self.config.initializer_range)
+
+    def forward(self, ids, attention_mask=None, *, return_weights=False):
         mask = self.read(ids, attention_mask, self.config.max_position_embeddings)          # (B, 1, T)
         positions = np.arange(np.shape(ids)[1]) if mask is None else nn.position_ids_from_mask(mask[:, 0])
         x = self.embed_tokens(ids)                                          # (B, T, C)
-        for block in self.layers:
-            x = block(x, mask, is_causal=True, positions=positions)
+        x, weights = nn.run_blocks(self.layers, x, mask, is_causal=True, positions=positions, return_weights=return_weights)
         x = self.norm(x)
-        return x if self.lm_head is None else self.lm_head(x)
+        x = x if self.lm_head is None else self.lm_head(x)
+        return (x, weights) if return_weights else x
 
     def extra_repr(self):
         c = self.config

@@ -39,7 +39,8 @@ class Seq2Seq(EncoderDecoder):
     and ops.cross_entropy with label_smoothing=0.1 (section 5.4).
 
     Embeddings are multiplied by sqrt(d_model) (section 3.4) and start N(0, 1 / d_model). As in nn.Transformer, a layer
-    norm stands behind each stack, which the paper has not.
+    norm stands behind each stack, and dropout falls on attention weights and inside the nets too, which the paper has
+    not.
 
     TypeError for ids that are no integers, ValueError for a sequence that is too long, IndexError for an unknown id.
     """
@@ -51,8 +52,9 @@ class Seq2Seq(EncoderDecoder):
         if c.tie_embeddings and c.src_vocab_size != c.tgt_vocab_size:
             raise ValueError(f"Seq2Seq: tie_embeddings needs one vocabulary, got src_vocab_size {c.src_vocab_size} and "
                              f"tgt_vocab_size {c.tgt_vocab_size}")
-        self.src_embed = nn.Embedding(c.src_vocab_size, c.d_model)
-        self.tgt_embed = nn.Embedding(c.tgt_vocab_size, c.d_model)
+        with nn.init.undrawn():                                             # drawn below
+            self.src_embed = nn.Embedding(c.src_vocab_size, c.d_model)
+            self.tgt_embed = nn.Embedding(c.tgt_vocab_size, c.d_model)
         self.positions = nn.PositionalEncoding(c.d_model, c.max_len, c.dropout)
         self.transformer = nn.Transformer(c.d_model, c.num_heads, c.num_encoder_layers, c.num_decoder_layers, c.d_ff,
                                           c.dropout, c.norm_first, activation=c.activation)
@@ -64,21 +66,25 @@ class Seq2Seq(EncoderDecoder):
             if head:
                 self.lm_head.weight = self.tgt_embed.weight
 
-    def encode(self, ids, attention_mask=None):
-        """ids (B, S) -> memory (B, S, d_model)."""
+    def encode(self, ids, attention_mask=None, *, return_weights=False):
+        """ids (B, S) -> memory (B, S, d_model), or (memory, [weights (B, H, S, S), one a layer])."""
         x, mask = self.embed(self.src_embed, ids, attention_mask)
-        return self.transformer.encoder(x, mask)
+        return self.transformer.encoder(x, mask, return_weights=return_weights)
 
-    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None):
-        """decoder_ids (B, T) and what encode made of the source, whose mask is attention_mask -> what the model gives."""
-        x, mask = self.embed(self.tgt_embed, decoder_ids, decoder_attention_mask)
+    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None, *, return_weights=False):
+        """decoder_ids (B, T) and what encode made of the source, whose mask is attention_mask -> what the model gives,
+        or (that, [(self, cross) weights (B, H, T, T) and (B, H, T, S), one pair a layer]).
+        """
+        x, mask = self.embed(self.tgt_embed, decoder_ids, decoder_attention_mask, "decoder_")
         memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
-        x = self.transformer.decoder(x, memory, mask, memory_mask, is_causal=True)
-        return x if self.lm_head is None else self.lm_head(x)
+        x = self.transformer.decoder(x, memory, mask, memory_mask, is_causal=True, return_weights=return_weights)
+        x, weights = x if return_weights else (x, None)
+        x = x if self.lm_head is None else self.lm_head(x)
+        return (x, weights) if return_weights else x
 
-    def embed(self, embedding, ids, attention_mask):
+    def embed(self, embedding, ids, attention_mask, whose=""):
         """ids (B, T) -> (vectors with their positions (B, T, C), mask (B, 1, T) or None)."""
-        mask = self.read(ids, attention_mask, self.config.max_len)
+        mask = self.read(ids, attention_mask, self.config.max_len, whose)
         positions = None if mask is None else nn.position_ids_from_mask(mask[:, 0])
         return self.positions(embedding(ids) * math.sqrt(self.config.d_model), positions), mask
 

@@ -15,7 +15,7 @@ class T5Config:
     "gated-" in front the net has a gate (Shazeer 2020), and "gated-gelu" is the tanh form, as its weights were trained.
     T5 1.1 is "gated-gelu" with tie_word_embeddings=False. A target starts with decoder_start_token_id.
     """
-    model_type: ClassVar = "t5"
+    model_type: ClassVar[str] = "t5"
 
     vocab_size: int = 32128
     d_model: int = 512
@@ -80,23 +80,26 @@ def feed_forward(config):
 class T5Stack(nn.Module):
     """Blocks that share one relative position bias, with a last norm behind them and dropout at both ends.
 
-    x (B, T, d_model) -> the same shape. inputs are the block's: the mask, or memory and both masks.
+    x (B, T, d_model) -> the same shape, or (x, [weights, one a layer]) with return_weights. inputs are the block's: the
+    mask, or memory and both masks.
     """
 
     def __init__(self, block, num_layers, config, bidirectional):
         self.relative_bias = nn.RelativePositionBias(config.num_heads, config.relative_attention_num_buckets,
                                                      config.relative_attention_max_distance, bidirectional)
+        if num_layers < 0:
+            raise ValueError(f"T5: a stack of {num_layers} layers cannot be built")
         self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
         self.norm = norm(config)
         self.drop = nn.Dropout(config.dropout_rate)
 
-    def forward(self, x, *inputs, is_causal=False):
+    def forward(self, x, *inputs, is_causal=False, return_weights=False):
         T = x.shape[1]
         bias = self.relative_bias(T, T)                                     # (1, H, T, T)
-        x = self.drop(x)
-        for block in self.layers:
-            x = block(x, *inputs, is_causal=is_causal, bias=bias)
-        return self.drop(self.norm(x))
+        x, weights = nn.run_blocks(self.layers, self.drop(x), *inputs, is_causal=is_causal, bias=bias,
+                                   return_weights=return_weights)
+        x = self.drop(self.norm(x))
+        return (x, weights) if return_weights else x
 
 
 class T5(EncoderDecoder):
@@ -131,7 +134,7 @@ class T5(EncoderDecoder):
         """Matrices (out, in) N(0, 1 / in), but w_q N(0, 1 / (in d_kv)), which keeps the scores small; embeddings and
         an untied head N(0, 1); position biases N(0, 1 / d_model); norms 1. Then all times initializer_factor.
 
-        The attention's are the authors' (Mesh TensorFlow, transformer/attention.py), the rest the published class's.
+        As in the published class.
         """
         c = self.config
         for name, p in self.named_parameters():
@@ -147,22 +150,25 @@ class T5(EncoderDecoder):
                 variance /= c.d_kv
             p.data = nn.init.normal(p.shape, c.initializer_factor * variance ** 0.5)
 
-    def encode(self, ids, attention_mask=None):
-        """ids (B, S) -> memory (B, S, d_model)."""
-        return self.encoder(*self.embed(ids, attention_mask))
+    def encode(self, ids, attention_mask=None, *, return_weights=False):
+        """ids (B, S) -> memory (B, S, d_model), or (memory, weights)."""
+        return self.encoder(*self.embed(ids, attention_mask), return_weights=return_weights)
 
-    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None):
-        """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives."""
-        x, mask = self.embed(decoder_ids, decoder_attention_mask)
+    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None, *, return_weights=False):
+        """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives,
+        or (that, weights).
+        """
+        x, mask = self.embed(decoder_ids, decoder_attention_mask, "decoder_")
         memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
-        x = self.decoder(x, memory, mask, memory_mask, is_causal=True)
-        if self.lm_head is None:
-            return x
-        return self.lm_head(x * self.config.d_model ** -0.5 if self.config.tie_word_embeddings else x)
+        x = self.decoder(x, memory, mask, memory_mask, is_causal=True, return_weights=return_weights)
+        x, weights = x if return_weights else (x, None)
+        if self.lm_head is not None:
+            x = self.lm_head(x * self.config.d_model ** -0.5 if self.config.tie_word_embeddings else x)
+        return (x, weights) if return_weights else x
 
-    def embed(self, ids, attention_mask):
+    def embed(self, ids, attention_mask, whose=""):
         """ids (B, T) -> (vectors (B, T, C), mask (B, 1, T) or None)."""
-        mask = self.read(ids, attention_mask)
+        mask = self.read(ids, attention_mask, whose=whose)
         return self.shared(ids), mask
 
     def extra_repr(self):

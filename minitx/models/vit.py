@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from minitx import nn
-from minitx.models.base import Model, activation
+from minitx.models.base import Model, activation, set_rates
 
 
 @dataclass
@@ -60,10 +60,9 @@ class ViT(Model):
                                       c.hidden_dropout_prob, activation=activation("ViT", c.hidden_act),
                                       eps=c.layer_norm_eps)
             self.classifier = nn.Linear(c.hidden_size, c.num_labels) if head else None
-        for block in self.encoder.layers:
-            block.attn.dropout = nn.Dropout(c.attention_probs_dropout_prob)
-            block.ff.net[2].p = 0.0                                         # the published model has no dropout there
-            if not c.qkv_bias:
+        set_rates(self, c.attention_probs_dropout_prob, 0.0)                # none inside the net in the published model
+        if not c.qkv_bias:
+            for block in self.encoder.layers:
                 block.attn.w_q.bias = block.attn.w_k.bias = block.attn.w_v.bias = None
         self.initialise()
 

@@ -9,13 +9,13 @@ from minitx.nn.module import Module
 from minitx.nn.parameter import Buffer, Parameter
 from minitx.nn.positions import (LearnedPositions, PositionalEncoding, RelativePositionBias, position_ids_from_mask,
                                  rotary_attention, sinusoids)
-from minitx.nn.transformer import Decoder, Encoder, Transformer
-from minitx.nn.vision import ClassToken, PatchEmbed
+from minitx.nn.transformer import Decoder, Encoder, Transformer, run_blocks
+from minitx.nn.vision import ClassToken, PatchEmbed, PatchProjection
 
 __all__ = [
     "Buffer", "ClassToken", "Decoder", "DecoderBlock", "Dropout", "Embedding", "Encoder", "EncoderBlock",
     "FeedForward", "GELU", "LayerNorm", "LearnedPositions", "Linear", "Module", "ModuleList", "MultiHeadAttention",
-    "Parameter", "PatchEmbed", "PositionalEncoding", "RMSNorm", "ReLU", "RelativePositionBias", "Sequential", "SiLU",
-    "Tanh", "Transformer", "causal_mask", "init", "mask_from_tokenizer", "padding_mask", "position_ids_from_mask",
-    "rotary_attention", "sinusoids",
+    "Parameter", "PatchEmbed", "PatchProjection", "PositionalEncoding", "RMSNorm", "ReLU", "RelativePositionBias",
+    "Sequential", "SiLU", "Tanh", "Transformer", "causal_mask", "init", "mask_from_tokenizer", "padding_mask",
+    "position_ids_from_mask", "rotary_attention", "run_blocks", "sinusoids",
 ]

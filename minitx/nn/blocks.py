@@ -1,4 +1,6 @@
 """The Transformer's blocks: attention carries between positions, the feed-forward net works on each alone."""
+import numpy as np
+
 from minitx.nn.attention import MultiHeadAttention
 from minitx.nn.containers import Sequential
 from minitx.nn.layers import Dropout, LayerNorm, Linear, activation_named
@@ -71,8 +73,8 @@ class DecoderBlock(Module):
 
     x (B, T, d_model), memory (B, S, d_model) -> x's shape, or (x, (weights (B, H, T, T), (B, H, T, S))) with
     return_weights. mask is for the self-attention, and so are is_causal and any other option of a call; memory_mask
-    says which part of memory may be seen: both as in MultiHeadAttention. Dropout as in EncoderBlock. Vaswani et al.
-    2017, section 3.1.
+    says which part of memory may be seen: both as in MultiHeadAttention. Dropout as in EncoderBlock. ValueError for a
+    memory of another batch. Vaswani et al. 2017, section 3.1.
     """
 
     def __init__(self, d_model, num_heads, d_ff, dropout=0.1, norm_first=True, *, activation="gelu", eps=1e-5,
@@ -87,6 +89,8 @@ class DecoderBlock(Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x, memory, mask=None, memory_mask=None, *, is_causal=False, return_weights=False, **options):
+        if np.shape(memory)[:-2] != np.shape(x)[:-2]:
+            raise ValueError(f"DecoderBlock: memory {np.shape(memory)} must have the batch of x {np.shape(x)}")
         a = self.norm1(x) if self.norm_first else x
         a = self.attn(a, a, a, mask, is_causal=is_causal, return_weights=return_weights, **options)
         a, weights = a if return_weights else (a, None)

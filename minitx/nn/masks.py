@@ -26,16 +26,17 @@ def padding_mask(lengths, n):
     return np.arange(n) < lengths[:, None, None]
 
 
-def mask_from_tokenizer(attention_mask, shape):
+def mask_from_tokenizer(attention_mask, shape, name="attention_mask"):
     """What a tokenizer gives, (B, S) of 1 for a token and 0 for padding, as a mask (B, 1, S) of bool.
 
-    shape is (B, S) of the ids that it belongs to. ValueError for another shape or other numbers, TypeError for floats.
+    shape is (B, S) of what it belongs to, name what errors call it. ValueError for another shape or other numbers,
+    TypeError for floats.
     """
     attention_mask = as_numpy(attention_mask)
     if attention_mask.dtype.kind not in "iub":
-        raise TypeError(f"attention_mask must be bool or integers 0 and 1, got {attention_mask.dtype}")
+        raise TypeError(f"{name} must be bool or integers 0 and 1, got {attention_mask.dtype}")
     if attention_mask.shape != shape:
-        raise ValueError(f"attention_mask has shape {attention_mask.shape}, the ids {shape}")
+        raise ValueError(f"{name} has shape {attention_mask.shape}, what it belongs to {shape}")
     if attention_mask.size and not 0 <= attention_mask.min() <= attention_mask.max() <= 1:
-        raise ValueError("attention_mask must hold 1 for a token and 0 for padding, nothing else")
+        raise ValueError(f"{name} must hold 1 for a token and 0 for padding, nothing else")
     return attention_mask.astype(bool)[:, None]

@@ -65,9 +65,9 @@ def rotary_attention(q, k, v, mask=None, *, positions, base=10000.0, interleaved
     """Scaled dot-product attention after queries and keys were turned by their positions: an `attend` for
     MultiHeadAttention, ``attention.attend = functools.partial(rotary_attention, base=...)``. Su et al. 2021, "RoFormer".
 
-    positions (S,) or (B, S), integers, are the keys'; with more keys than queries the queries are the last ones. base and
-    interleaved are those of ops.rope, the rest that of ops.scaled_dot_product_attention. ValueError for heads of odd
-    width, or for positions of another number.
+    positions (n,) or (B, n), integers, n the larger of T and S: with fewer queries than keys the queries are the last
+    ones, and the other way round. base and interleaved are those of ops.rope, the rest that of
+    ops.scaled_dot_product_attention. ValueError for heads of odd width, or for positions of another number.
     """
     positions, n = as_numpy(positions), max(q.shape[-2], k.shape[-2])
     if positions.shape[-1:] != (n,):
@@ -83,7 +83,8 @@ class RelativePositionBias(Module):
 
     Distances share num_buckets rows: half of them one row each, the further ones in steps that grow with the logarithm,
     from max_distance on all the same. bidirectional gives what lies ahead a half of its own; else it counts as 0.
-    ValueError for fewer than 4 buckets (2 in one direction) or a max_distance that they reach one by one.
+    weight starts N(0, 1). ValueError for fewer than 4 buckets (2 in one direction) or a max_distance that they reach one
+    by one.
     """
 
     def __init__(self, num_heads, num_buckets=32, max_distance=128, bidirectional=True):
@@ -104,7 +105,8 @@ class RelativePositionBias(Module):
         return ops.embedding(buckets, self.weight).transpose(2, 0, 1)[None]
 
     def extra_repr(self):
-        return f"{self.weight.shape[1]}, num_buckets={self.num_buckets}, max_distance={self.max_distance}"
+        return (f"{self.weight.shape[1]}, num_buckets={self.num_buckets}, max_distance={self.max_distance}"
+                + ("" if self.bidirectional else ", bidirectional=False"))
 
 
 def relative_buckets(distance, num_buckets=32, max_distance=128, bidirectional=True):
@@ -127,7 +129,8 @@ def position_ids_from_mask(attention_mask):
 
     attention_mask (B, S) is 1 for a token, 0 for padding, on either side; padding gets some valid position.
     """
-    return (attention_mask.cumsum(axis=-1) - 1).clip(0, None)
+    counted = as_numpy(attention_mask).astype(np.int64).cumsum(axis=-1)
+    return np.maximum(counted - 1, 0)
 
 
 def _rows(layer, table, x, positions):

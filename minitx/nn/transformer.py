@@ -10,6 +10,20 @@ from minitx.nn.layers import LayerNorm
 from minitx.nn.module import Module
 
 
+def run_blocks(blocks, x, *inputs, return_weights=False, **options):
+    """x through every block, all of which get the same inputs and options: (x, the weights of each in a list).
+
+    Without return_weights the list is empty.
+    """
+    weights = []
+    for block in blocks:
+        x = block(x, *inputs, return_weights=return_weights, **options)
+        if return_weights:
+            x, w = x
+            weights.append(w)
+    return x, weights
+
+
 class Stack(Module):
     """num_layers blocks, each built anew, and a last layer norm where final_norm says so: what both stacks are."""
     block: type[Module]
@@ -24,13 +38,8 @@ class Stack(Module):
         self.norm = LayerNorm(d_model, eps, bias) if final_norm else None
 
     def run(self, x, *inputs, return_weights, **options):
-        """x through every block, all of which get the same inputs and options."""
-        weights = []
-        for block in self.layers:
-            x = block(x, *inputs, return_weights=return_weights, **options)
-            if return_weights:
-                x, w = x
-                weights.append(w)
+        """x through every block and the last norm."""
+        x, weights = run_blocks(self.layers, x, *inputs, return_weights=return_weights, **options)
         x = x if self.norm is None else self.norm(x)
         return (x, weights) if return_weights else x
 

@@ -19,7 +19,7 @@ class PatchProjection(Module):
     """
 
     def __init__(self, in_ch, d_model, patch):
-        check_size("PatchEmbed", in_ch=in_ch, d_model=d_model)
+        check_size("PatchProjection", in_ch=in_ch, d_model=d_model)
         bound = 1 / math.sqrt(in_ch * math.prod(patch))
         self.weight = Parameter(init.uniform((d_model, in_ch, *patch), bound))
         self.bias = Parameter(init.uniform((d_model,), bound))
@@ -27,7 +27,7 @@ class PatchProjection(Module):
     def forward(self, images):
         d_model, in_ch, *patch = self.weight.shape
         if np.ndim(images) != 4 or np.shape(images)[1] != in_ch:
-            raise ValueError(f"PatchEmbed: images must be (B, {in_ch}, height, width), got {np.shape(images)}")
+            raise ValueError(f"PatchProjection: images must be (B, {in_ch}, height, width), got {np.shape(images)}")
         return ops.linear(ops.patchify(images, patch), self.weight.reshape(d_model, -1), self.bias)
 
     def extra_repr(self):

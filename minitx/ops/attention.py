@@ -39,8 +39,7 @@ class Attention(Op):
         self.keep, self.gain = None if keep is None else backend.follow(keep, q), gain_of(dropout_p)
         s = (q * self.scale) @ k.swapaxes(-1, -2)                       # (..., T, S)  q is smaller to scale than s
         if bias is not None:
-            if backend.broadcast_shapes(s.shape, bias.shape) != s.shape:
-                raise ValueError(f"bias {bias.shape} must broadcast to the scores {s.shape}")
+            check_bias(s, bias)
             s = s + bias
         self.p = probabilities(s, -1, allowed(s, mask, is_causal, T, S))
         o = self.dropped() @ v                                          # (..., T, D)
@@ -75,6 +74,12 @@ def check_shapes(q, k, v):
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError(f"{Attention.name}: needs q (..., T, K), k (..., S, K) and v (..., S, D), got {q.shape}, {k.shape} "
                          f"and {v.shape}")
+
+
+def check_bias(s, bias):
+    """ValueError for a bias that would stretch the scores, or fits them not at all."""
+    if bias.ndim > s.ndim or any(n not in (1, m) for n, m in zip(bias.shape[::-1], s.shape[::-1])):
+        raise ValueError(f"bias {bias.shape} must broadcast to the scores {s.shape}")
 
 
 def allowed(s, mask, is_causal, T, S):

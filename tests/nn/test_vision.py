@@ -76,7 +76,7 @@ def test_patches_start_as_a_convolution_does():
     ((8, True), "patch .*True"), (((8, 8, 8), 4), r"img_size .*\(8, 8, 8\)"), ((8, (4,)), r"patch .*\(4,\)"),
     (("8", 4), "img_size .*'8'"), ((8, 4, 0), "in_ch .*0"), ((8, 4, 1, 0), "d_model .*0")])
 def test_patches_that_cannot_be(arguments, says):
-    with pytest.raises(ValueError, match=f"PatchEmbed: .*{says}"):
+    with pytest.raises(ValueError, match=f"Patch(Embed|Projection): .*{says}"):
         nn.PatchEmbed(*arguments)
 
 
