@@ -69,8 +69,13 @@ class Stored(Mapping):
         if dtype not in (None, backend.HALF, backend.SINGLE, backend.DOUBLE):
             raise TypeError(f"checkpoint: floats are read as float16, float32 or float64, not as {dtype}")
         self.dtype, self.places = dtype, {}
-        for file in _shards(path) if path.name.endswith(".index.json") else [path]:
-            self.places.update(_places(file))
+        for file, names in (_shards(path) if path.name.endswith(".index.json") else {path: None}).items():
+            places = _places(file)
+            names = places if names is None else names
+            lacking = [name for name in names if name not in places]
+            if lacking:
+                raise ValueError(f"{file}: lacks what the index says it holds: {', '.join(lacking)}")
+            self.places.update({name: places[name] for name in names})
 
     def __getitem__(self, name):
         path, kind, shape, start = self.places[name]
@@ -125,15 +130,19 @@ def _opened(path):
 
 
 def _shards(index):
-    """The files that an index names, each once. ValueError where it is no index, or one of them is not there."""
+    """{file: the names that an index says it holds}. ValueError where it is no index, or a file is not beside it."""
     try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = [index.parent / name for name in dict.fromkeys(names.values())]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        files = {}
+        for name, file in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():
+            if Path(file).name != file:
+                raise ValueError(f"{file} does not lie beside it")
+            files.setdefault(index.parent / file, []).append(name)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{index}: no index of safetensors files: {error!r}") from error
     missing = [file.name for file in files if not file.exists()]
-    if missing:
-        raise ValueError(f"{index}: names files that are not beside it: {', '.join(missing)}")
+    if missing or not files:
+        raise ValueError(f"{index}: names files that are not beside it: {', '.join(missing)}" if missing else
+                         f"{index}: no index of safetensors files: it names none")
     return files
 
 

@@ -23,6 +23,7 @@ def sample(model, ids, max_new_tokens, temperature=1.0, top_k=None, generator=No
         raise TypeError(f"sample: ids must be integers, got {ids.dtype}")
     if hasattr(model, "encode"):
         raise TypeError(f"sample: {type(model).__name__} is an encoder-decoder; use greedy_decode")
+    _check_head("sample", model)
     n_positions = getattr(getattr(model, "config", None), "n_positions", None)
     if n_positions is None:
         raise TypeError(f"sample: {type(model).__name__} must say in config.n_positions how many tokens it can see")
@@ -50,9 +51,12 @@ def greedy_decode(model, ids, max_new_tokens, *, start_id=None, end_id=None, att
     """
     if not hasattr(model, "encode"):
         raise TypeError(f"greedy_decode: {type(model).__name__} is no encoder-decoder; use sample")
+    _check_head("greedy_decode", model)
     config = getattr(model, "config", None)
     start_id = getattr(config, "decoder_start_token_id", None) if start_id is None else start_id
     end_id = getattr(config, "eos_token_id", None) if end_id is None else end_id
+    if start_id is None:
+        raise TypeError(f"greedy_decode: {type(model).__name__}'s config has no decoder_start_token_id: give start_id")
     max_new_tokens, start_id = _whole("max_new_tokens", max_new_tokens, least=0), _whole("start_id", start_id, least=0)
     end_id = None if end_id is None else _whole("end_id", end_id, least=0)
     with evaluating(model):
@@ -71,7 +75,10 @@ def greedy_decode(model, ids, max_new_tokens, *, start_id=None, end_id=None, att
 
 @contextlib.contextmanager
 def evaluating(model):
-    """Inside it no tape is recorded and the model is in eval mode; afterwards every part has its own mode back."""
+    """Inside it no tape is recorded and the model is in eval mode; afterwards every part has its own mode back.
+
+    The mode is the model's, not the thread's: threads that share a model put it in eval mode first.
+    """
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
@@ -128,6 +135,12 @@ def mask_padding(logits, vocab_size):
     if vocab_size is not None:
         logits[..., _whole("vocab_size", vocab_size):] = -np.inf
     return logits
+
+
+def _check_head(function, model):
+    """ValueError for a model that was built without the head that gives logits."""
+    if getattr(model, "lm_head", model) is None:
+        raise ValueError(f'{function}: {type(model).__name__} has no head and gives no logits: build it with head="lm"')
 
 
 def _floats(logits):

@@ -148,7 +148,20 @@ def test_shards_are_read_through_their_index(tmp_path):
         checkpoint.load(index)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
+def test_the_index_is_believed_and_checked(tmp_path):
+    index = sharded(tmp_path, [{"a": np.ones(2), "both": np.zeros(1)}, {"both": np.ones(1)}])
+    content = json.loads(index.read_text(encoding="utf-8"))
+    content["weight_map"]["both"] = "model-00001-of-00002.safetensors"
+    index.write_text(json.dumps(content), encoding="utf-8")
+    assert checkpoint.load(index)["both"] == 0
+    content["weight_map"]["a"] = "model-00002-of-00002.safetensors"
+    index.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match="model-00002-of-00002.safetensors: lacks .*: a"):
+        checkpoint.load(index)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', '{"weight_map": {}}',
+                                  '{"weight_map": {"a": "../a.safetensors"}}', "[" * 100000])
 def test_an_index_that_is_none(text, tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match="model.safetensors.index.json: no index"):

@@ -322,3 +322,35 @@ def test_what_cannot_be_decoded(change, error, says):
         generate.greedy_decode(**{"model": translator(), "ids": [[1]], "max_new_tokens": 2, "start_id": 1, **change})
     model = translator()
     generate.greedy_decode(model, mt.tensor([[1]]), np.int64(2), start_id=np.int64(1), end_id=mt.tensor(2))
+
+
+@pytest.mark.parametrize("write", [
+    lambda: generate.sample(small_gpt2(head=None), np.zeros((1, 2), int), 1),
+    lambda: generate.greedy_decode(small_seq2seq(head=None), np.zeros((1, 2), int), 1, start_id=1)])
+def test_without_a_head_there_are_no_logits(write):
+    with pytest.raises(ValueError, match='has no head .* head="lm"'):
+        write()
+
+
+def small_gpt2(head="lm"):
+    return models.GPT2(models.GPT2Config(7, 5, 8, 1, 2), head)
+
+
+def small_seq2seq(head="lm"):
+    return models.Seq2Seq(models.Seq2SeqConfig(7, 7, 8, 2, 1, 1, 16), head)
+
+
+def test_each_kind_of_model_has_its_function():
+    with pytest.raises(TypeError, match="Seq2Seq is an encoder-decoder; use greedy_decode"):
+        generate.sample(small_seq2seq(), np.zeros((1, 2), int), 1)
+    with pytest.raises(TypeError, match="no encoder-decoder; use sample"):
+        generate.greedy_decode(small_gpt2(), np.zeros((1, 2), int), 1, start_id=1)
+    with pytest.raises(TypeError, match="no decoder_start_token_id: give start_id"):
+        generate.greedy_decode(small_seq2seq(), np.zeros((1, 2), int), 1)
+
+
+def test_start_and_end_come_from_the_config_where_it_has_them():
+    model = models.T5(models.T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2))
+    ids = np.array([[3, 4, 5]])
+    told = generate.greedy_decode(model, ids, 4, start_id=0, end_id=1)
+    np.testing.assert_array_equal(generate.greedy_decode(model, ids, 4), told)

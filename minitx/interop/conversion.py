@@ -2,7 +2,7 @@
 
 # parts of a block: ours, PyTorch's
 PARTS = {"attn": "self_attn", "cross_attn": "multihead_attn", "norm1": "norm1", "norm2": "norm2", "norm3": "norm3"}
-OWN = ("forward", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Conversion:
@@ -25,6 +25,7 @@ class Conversion:
             raise TypeError(f"{self.name}: needs a Module of {library}, got {type(module).__name__}")
         made = self.convert(module)
         left = [name for name, p in module.named_parameters() if id(p) not in self.places]
+        left += [name for name, _ in module.named_buffers()] if hasattr(module, "named_buffers") else []
         if left:
             self.refuse(module, f"there is no place for {', '.join(left)}")
         return made
@@ -35,9 +36,10 @@ class Conversion:
             if type(module) not in self.rules:
                 known = ", ".join(kind.__name__ for kind in self.rules)
                 self.refuse(module, f"no counterpart is known; there are those of {known}")
-            for name in OWN:
-                if vars(module).get(name):
-                    self.refuse(module, f"it has {name.strip('_')} of its own, which would be lost")
+            for name, value in vars(module).items():
+                method = callable(value) and callable(getattr(type(module), name, None))
+                if name in HOOKS and value or method and name != "_compiled_call_impl":
+                    self.refuse(module, f"it has {name.lstrip('_')} of its own, which would be lost")
             made = self.made[id(module)] = self.fill(self.rules[type(module)](module), module)
             made.training = module.training
         return self.made[id(module)]

@@ -7,6 +7,7 @@ import numpy as np
 
 from minitx import nn
 from minitx.models.base import EncoderDecoder, activation, set_rates
+from minitx.nn.layers import check_size
 
 
 @dataclass
@@ -76,6 +77,7 @@ class BART(EncoderDecoder):
 
     def __init__(self, config=None, head="lm"):
         c = self.configure(config, head)
+        check_size("BART", max_position_embeddings=c.max_position_embeddings)
         options = dict(dropout=c.dropout, norm_first=False, activation=activation("BART", c.activation_function))
         with nn.init.undrawn():                                             # initialise draws, for the whole model
             self.shared = nn.Embedding(c.vocab_size, c.d_model, c.pad_token_id)

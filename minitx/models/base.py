@@ -51,17 +51,20 @@ class Model(nn.Module):
 class EncoderDecoder(Model):
     """A family that reads one text and writes another, in two halves: `encode` and `decode`."""
 
-    def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None):
-        memory = self.encode(ids, attention_mask)
-        return self.decode(decoder_ids, memory, attention_mask, decoder_attention_mask)
+    def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None, *, return_weights=False):
+        """The result, or with return_weights (result, (encoder's, decoder's weights))."""
+        memory = self.encode(ids, attention_mask, return_weights=return_weights)
+        memory, weights = memory if return_weights else (memory, None)
+        y = self.decode(decoder_ids, memory, attention_mask, decoder_attention_mask, return_weights=return_weights)
+        return (y[0], (weights, y[1])) if return_weights else y
 
     def read_memory(self, memory, decoder_ids, attention_mask):
         """What the source's attention_mask says to cross-attention: (B, 1, S), or None.
 
         ValueError for a memory that is not (B, S, C) with the batch of decoder_ids.
         """
-        if memory.ndim != 3 or len(memory) != len(decoder_ids):
-            raise ValueError(f"{type(self).__name__}: memory {memory.shape} must be (B, S, C) with the batch of the "
+        if np.ndim(memory) != 3 or len(memory) != len(decoder_ids):
+            raise ValueError(f"{type(self).__name__}: memory {np.shape(memory)} must be (B, S, C) with the batch of the "
                              f"decoder's ids {np.shape(decoder_ids)}")
         if attention_mask is None:
             return None

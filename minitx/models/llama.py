@@ -7,6 +7,7 @@ import numpy as np
 
 from minitx import nn
 from minitx.models.base import Model, activation
+from minitx.nn.layers import check_size
 
 
 @dataclass
@@ -80,6 +81,9 @@ class Llama(Model):
 
     def __init__(self, config=None, head="lm"):
         c = self.configure(config, head)
+        check_size("Llama", max_position_embeddings=c.max_position_embeddings)
+        if not c.rope_theta > 0:
+            raise ValueError(f"Llama: rope_theta must be greater than 0, got {c.rope_theta}")
         if c.rope_scaling is not None:
             raise ValueError(f"Llama: rope_scaling {c.rope_scaling} is not built, only None")
         with nn.init.undrawn():                                             # initialise draws, for the whole model

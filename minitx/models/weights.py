@@ -189,8 +189,8 @@ def from_published(model_type, names, published):
     """Those of our names that {published name: array} has values for: {our name: array}, views all of them.
 
     The published names may come with the bare model's prefix or without. ValueError for a model_type without a table,
-    for names that its table does not have, for published tensors that none of our names asks for, and for one that
-    cannot be cut into its parts.
+    for names that its table does not have, for published tensors that none of our names asks for (buffers and heads that
+    the model lacks too: leave them out first), and for one that cannot be cut into its parts.
     """
     found, unexpected = {}, dict(published)
     for theirs, group in _grouped(model_type, names).items():
@@ -198,9 +198,12 @@ def from_published(model_type, names, published):
         if theirs not in published:
             continue
         array, parts = unexpected.pop(theirs), group[0].parts
-        array = array[0] if "[None]" in group[0].layout else array
+        if "[None]" in group[0].layout:
+            if array.shape[:1] != (1,):
+                raise ValueError(f"{model_type}: {theirs} {array.shape} must begin with an axis of length 1")
+            array = array[0]
         array = array.T if "transposed" in group[0].layout else array
-        if parts > 1 and len(array) % parts:
+        if parts > 1 and (not array.ndim or len(array) % parts):
             raise ValueError(f"{model_type}: {theirs} {published[theirs].shape} cannot be cut into {parts} parts")
         for place in group:
             found[place.ours] = array if parts == 1 else np.split(array, parts)[place.part - 1]

@@ -2,6 +2,8 @@
 import functools
 import math
 
+import numpy as np
+
 from minitx import backend, ops
 from minitx.nn import init
 from minitx.nn.module import Module
@@ -58,11 +60,12 @@ class LayerNorm(Module):
 
         x (..., dim)   weight (dim,), starts at 1   bias (dim,), at 0, or None   ->   y (..., dim)
 
-    ValueError for another width.
+    ValueError for another width, or an eps below 0.
     """
 
     def __init__(self, dim, eps=1e-5, bias=True):
         check_size("LayerNorm", dim=dim)
+        _check_eps("LayerNorm", eps)
         self.dim, self.eps = dim, eps
         self.weight = Parameter(init.ones((dim,)))
         self.bias = Parameter(init.zeros((dim,))) if bias else None
@@ -79,11 +82,12 @@ class RMSNorm(Module):
 
         x (..., dim)   weight (dim,), starts at 1   ->   y (..., dim)
 
-    ValueError for another width.
+    ValueError for another width, or an eps below 0.
     """
 
     def __init__(self, dim, eps=1e-6):
         check_size("RMSNorm", dim=dim)
+        _check_eps("RMSNorm", eps)
         self.dim, self.eps = dim, eps
         self.weight = Parameter(init.ones((dim,)))
 
@@ -161,7 +165,14 @@ def activation_named(name):
 
 
 def check_size(layer, **sizes):
-    """ValueError naming the layer and the first size below 1."""
+    """ValueError naming the layer and the first size below 1, TypeError for one that is no whole number."""
     for name, size in sizes.items():
+        if not isinstance(size, (int, np.integer)):
+            raise TypeError(f"{layer}: {name} must be a whole number, got {size!r}")
         if size < 1:
             raise ValueError(f"{layer}: {name} must be at least 1, got {size}")
+
+
+def _check_eps(layer, eps):
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"{layer}: eps must be a finite number, at least 0; got {eps}")

@@ -9,6 +9,7 @@ import numpy as np
 from minitx import backend
 from minitx.autograd import Tensor
 from minitx.backend import is_array, xp_of
+from minitx.nn import init
 from minitx.nn.parameter import Buffer, Parameter
 
 
@@ -110,6 +111,8 @@ class Module:
         must be the same. The state may hold this Module's own arrays, also under exchanged names. strict=False leaves
         the missing as they are and ignores the unexpected; both are returned as (missing_keys, unexpected_keys).
         """
+        if init.is_hollow():
+            raise ValueError(f"{type(self).__name__}: inside init.hollow() there is nothing to load into")
         targets = self._saved()
         arrays, complaints = {}, []
         own = {id(_memory(target.data)) for target in targets.values()}
@@ -122,9 +125,10 @@ class Module:
             elif array.shape != target.shape:
                 complaints.append(f"wrong shape: {name} is {target.shape}, the state has {array.shape}")
             elif not getattr(target.data.flags, "writeable", True):             # CuPy has no such flag
-                complaints.append(f"read-only: {name} cannot be written into")
+                complaints.append(f"read-only: {name} cannot be written into; give it an array: its .data = array")
             else:
                 array = backend.like(array.copy() if id(_memory(array)) in own else array, target.data)
+                array = array.astype(target.dtype, copy=False)          # what a warning refuses is refused before the writes
                 first, values = arrays.setdefault(id(target), (name, array))
                 if values is not array and not _same(values, array):
                     complaints.append(f"tied: {first} and {name} are one tensor, the state has two different values")

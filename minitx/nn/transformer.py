@@ -77,7 +77,7 @@ class Transformer(Module):
     values and the layer norm behind each stack are those of PyTorch's nn.Transformer: 44 140 544 parameters.
 
     src_mask, tgt_mask, memory_mask as in MultiHeadAttention. Left out, memory_mask is src_mask where that says one thing
-    for every query, (B, 1, S). is_causal is for tgt. With return_weights: (y, (encoder's, decoder's weights)).
+    for every query, (S,) or (B, 1, S). is_causal is for tgt. With return_weights: (y, (encoder's, decoder's weights)).
     """
 
     def __init__(self, d_model=512, num_heads=8, num_encoder_layers=6, num_decoder_layers=6, d_ff=2048, dropout=0.1,
@@ -99,7 +99,7 @@ class Transformer(Module):
 
     def forward(self, src, tgt, src_mask=None, tgt_mask=None, memory_mask=None, *, is_causal=False,
                 return_weights=False):
-        if memory_mask is None and np.shape(src_mask)[-2:-1] == (1,):
+        if memory_mask is None and src_mask is not None and np.shape(src_mask)[-2:-1] in ((), (1,)):
             memory_mask = src_mask
         memory = self.encoder(src, src_mask, return_weights=return_weights)
         memory, encoder_weights = memory if return_weights else (memory, None)

@@ -111,9 +111,13 @@ def scaled_dot_product_attention(q, k, v, mask=None, *, bias=None, is_causal=Fal
     scale       instead of 1 / sqrt(K)
     dropout_p   probability of dropping a weight, drawn anew each call
 
-    TypeError for a mask that is not bool or for two float dtypes, ValueError where shapes do not fit.
+    TypeError for a mask that is not bool, a bias that is no floats, or two float dtypes; ValueError where shapes do not
+    fit.
     """
     check_bool(Attention.name, mask, cure=" (True = may attend), or add a float mask to the scores with bias=")
+    if getattr(getattr(bias, "dtype", None), "kind", "f") != "f":
+        raise TypeError(f"{Attention.name}: bias must be floats, which are added to the scores, got {bias.dtype}; give a "
+                        "bool array as mask=")
     keep = None
     if dropout_p:
         backend.check_probability(Attention.name, dropout_p)

@@ -348,3 +348,10 @@ def test_configurations_that_cannot_be():
             small(**heads)
     with pytest.raises(ValueError, match="padding_idx 40"):
         small(pad_token_id=40)
+
+
+@pytest.mark.parametrize("options", [dict(max_position_embeddings=0), dict(attention_dropout=2.0),
+                                     dict(activation_dropout=-1.0), dict(decoder_layers=-1)])
+def test_numbers_that_make_no_model(options):
+    with pytest.raises(ValueError):
+        small(**options)

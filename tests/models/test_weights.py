@@ -128,3 +128,10 @@ def test_what_the_file_lacks_is_left_out():
 def test_what_does_not_fit(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_an_axis_that_is_not_of_length_one():
+    with pytest.raises(ValueError, match=r"vit.embeddings.cls_token \(2, 1, 8\) must begin with an axis of length 1"):
+        weights.from_published("vit", ["class_token.weight"], {"vit.embeddings.cls_token": np.zeros((2, 1, 8))})
+    with pytest.raises(ValueError, match="cannot be cut"):
+        weights.from_published("gpt2", ["h.0.attn.w_q.bias"], {"transformer.h.0.attn.c_attn.bias": np.zeros(())})

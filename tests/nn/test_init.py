@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import minitx as mt
-from minitx.nn import init
+from minitx.nn import Linear, init
 
 
 @pytest.fixture
@@ -108,3 +108,9 @@ def test_undrawn_ends_with_an_error_and_is_nobody_elses():
             other.join()
             raise KeyError
     assert (seen[0] != 0).all() and (init.normal((3,)) != 0).all()
+
+
+def test_nothing_is_loaded_into_a_hollow_module():
+    state = Linear(2, 2).state_dict()
+    with init.hollow(), pytest.raises(ValueError, match="inside init.hollow"):
+        Linear(2, 2).load_state_dict(state)

@@ -113,3 +113,15 @@ def test_repr():
     assert repr(nn.LayerNorm(3)) == "LayerNorm(3, eps=1e-05)  6 parameters"
     assert repr(nn.GELU("tanh")) == 'GELU("tanh")' and repr(nn.GELU()) == "GELU()"
     assert repr(nn.Dropout(0.1)) == "Dropout(0.1)" and repr(nn.ReLU()) == "ReLU()"
+
+
+@pytest.mark.parametrize("layer", [nn.LayerNorm, nn.RMSNorm])
+@pytest.mark.parametrize("eps", [-1e-5, np.nan, np.inf])
+def test_an_eps_that_makes_no_norm(layer, eps):
+    with pytest.raises(ValueError, match="eps must be"):
+        layer(4, eps)
+
+
+def test_a_size_that_is_no_whole_number():
+    with pytest.raises(TypeError, match="Linear: in_features must be a whole number, got 2.0"):
+        nn.Linear(2.0, 3)

@@ -209,3 +209,9 @@ def test_padding_does_not_move_what_is_turned():
         padded = mt.tensor(padded)
         y = layer(padded, padded, padded, real[:, None], positions=nn.position_ids_from_mask(real), is_causal=True)
         np.testing.assert_allclose(y.data[real], alone, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [lambda x: x.astype(np.uint8), lambda x: x.astype(bool), lambda x: x.tolist(), mt.tensor])
+def test_position_ids_of_any_kind_of_mask(make):
+    mask = np.array([[0, 0, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]])
+    assert nn.position_ids_from_mask(make(mask)).tolist() == [[0, 0, 0, 1], [0, 1, 2, 2], [0, 0, 0, 0]]

@@ -414,3 +414,16 @@ def test_inputs_that_do_not_fit():
         ENCODER(x.to(dtype=np.float32))
     with pytest.raises(TypeError, match="sclae"):
         ENCODER(x, sclae=2.0)
+
+
+def test_a_mask_for_all_of_the_batch_holds_for_memory_too():
+    x, keep = mt.tensor(draw(B, T, C)), np.arange(T) < 2
+    y = TRANSFORMER(x, x, keep)
+    np.testing.assert_allclose(y.data, TRANSFORMER(x, x, keep[None, None]).data, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(y.data, TRANSFORMER(x, x, keep, memory_mask=keep).data, rtol=0, atol=1e-14)
+
+
+def test_a_memory_of_another_batch_is_refused_also_where_it_would_spread():
+    x = mt.tensor(draw(B, T, C))
+    with pytest.raises(ValueError, match=r"DecoderBlock: memory \(1, 4, 8\) must have the batch"):
+        DECODER(x, x[:1])

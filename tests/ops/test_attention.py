@@ -214,3 +214,17 @@ def test_a_list_is_no_mask_and_no_bias():
     for options in ({"mask": [[True, True]]}, {"bias": [[0.0, 0.0]]}):
         with pytest.raises(TypeError, match="(?s)^scaled_dot_product_attention: (?!.*cuda)"):
             attend(x, x, x, **options)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int64])
+def test_a_bias_that_is_a_mask_is_refused(dtype):
+    x = np.ones((1, 1, 3, 4))
+    with pytest.raises(TypeError, match="bias must be floats.*mask="):
+        ops.scaled_dot_product_attention(x, x, x, bias=np.tri(3).astype(dtype))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 3, 3), (2, 1, 1, 3, 3), (4, 3), (3, 2)])
+def test_a_bias_that_does_not_broadcast_to_the_scores_is_refused(shape):
+    x = np.ones((1, 1, 3, 4))
+    with pytest.raises(ValueError, match="bias .* must broadcast to the scores"):
+        ops.scaled_dot_product_attention(x, x, x, bias=np.zeros(shape))
