@@ -1,6 +1,6 @@
 """What is said of Transformers, put to the test: eight small experiments, each with a verdict and a picture.
 
-    python demos/claims.py                          all of them, two minutes on a CPU; pictures in demos-claims/
+    python demos/claims.py                          all of them, two minutes on a CPU; pictures in runs/claims/
     python demos/claims.py scale warmup --out DIR   two of them; pictures in DIR
 
 The numbers are measured when you run it, and a claim that does not hold is reported as such.
@@ -370,7 +370,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=f"{__doc__}\n{table}",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("claims", nargs="*", metavar="CLAIM", help="which of them; all if left out")
-    parser.add_argument("--out", type=Path, default=Path("demos-claims"), metavar="DIR", help="where the pictures go")
+    parser.add_argument("--out", type=Path, default=Path("runs/claims"), metavar="DIR", help="where the pictures go")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     args = parser.parse_args(argv)
@@ -385,13 +385,14 @@ def main(argv=None):
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         try:
+            import matplotlib.figure  # noqa: F401      better known before the training than after it
             args.out.mkdir(parents=True, exist_ok=True)
-            with threads(1):
-                run(args.claims or list(CLAIMS), args.out, args.seed)
         except ImportError:
             raise Refused("drawing needs matplotlib: pip install matplotlib") from None
         except OSError as error:
             raise Refused(f"cannot write to {args.out} ({error.strerror}): give --out another folder") from None
+        with threads(1):
+            run(args.claims or list(CLAIMS), args.out, args.seed)
     except Refused as error:
         print(f"claims: {error}", file=sys.stderr)
         return 2

@@ -39,7 +39,7 @@ class Refused(Exception):
 # ---- dates -----------------------------------------------------------------------------------------------------------
 
 def written(date, pair):
-    """The date in a language and form. The Gregorian calendar and its own digits in all of these languages."""
+    """The date in a language and form. In the Gregorian calendar and the digits 0 to 9, whatever the language."""
     from babel.dates import format_date
     language, form = pair
     return format_date(date, form, language)
@@ -148,15 +148,12 @@ def scores(model, dates, table):
     return shares, mistakes
 
 
-@mt.no_grad()
 def attention_map(model, text, table):
     """A row a written character, a column a read one: where the last layer looks, the mean of its heads."""
     answer = read(model, [text], table)[0]
     begun = np.array([[BEGIN, *(ISO.get(symbol, BEGIN) for symbol in answer[:-1])]])
-    model.eval()
-    x, mask = model.embed(model.tgt_embed, begun, None)                         # as in model.decode
-    memory = model.encode(encode([text], table))
-    _, weights = model.transformer.decoder(x, memory, mask, is_causal=True, return_weights=True)
+    with generate.evaluating(model):
+        _, weights = model.decode(begun, model.encode(encode([text], table)), return_weights=True)
     looks = weights[-1][1].numpy()[0].mean(axis=0)                              # (T, S)
     rows = ["".join(SHADES[min(int(w * len(SHADES)), len(SHADES) - 1)] for w in row) for row in looks]
     return "\n".join([f"    {text}", *(f"  {symbol} {row}" for symbol, row in zip(answer, rows))])

@@ -188,12 +188,12 @@ def main(argv=None):
             if args.out:                            # better known before the training than after it
                 import matplotlib.figure  # noqa: F401
                 args.out.touch()
-            with threads(1):
-                run(range(5) if args.split is None else [args.split], args.seed, args.out)
         except ImportError:
             raise Refused("the picture needs matplotlib: pip install matplotlib, or leave out --out") from None
         except OSError as error:
             raise Refused(f"cannot write {args.out} ({error.strerror or error}): give --out another file") from None
+        with threads(1):
+            run(range(5) if args.split is None else [args.split], args.seed, args.out)
     except Refused as error:
         print(f"vit_digits: {error}", file=sys.stderr)
         return 2
