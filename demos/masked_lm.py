@@ -1,6 +1,6 @@
 """Train a small BERT to guess the hidden words of a text, then fill the blanks in sentences.
 
-    python demos/masked_lm.py                                           four minutes on a CPU, on a text every Python has
+    python demos/masked_lm.py                                           two minutes on a CPU, on a text that every Python has
     python demos/masked_lm.py --fill "the ____ statement is used to"    sentences of yours, after training
     python demos/masked_lm.py --text FILE                               a text of yours
 
@@ -27,7 +27,7 @@ LEAST = 3                               # a word is known that the training text
 MODEL = dict(hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512, initializer_range=0.05,
              max_position_embeddings=32, type_vocab_size=1, pad_token_id=None, hidden_dropout_prob=0.1,
              attention_probs_dropout_prob=0.1)
-BATCH, STEPS, RATE = 16, 4000, 2e-3
+BATCH, STEPS, RATE = 16, 3000, 2e-3
 BLANKS = ["the ____ statement is used to", "if the file does not exist, a ____ is raised",
           "x ____ y is true if x is less than y", "a ____ is a sequence of characters"]
 

@@ -1,6 +1,6 @@
 """Teach a Vision Transformer to read handwritten digits, and see where it looks.
 
-    python demos/vit_digits.py                          five splits, four minutes on a CPU
+    python demos/vit_digits.py                          five splits, a minute each on a CPU
     python demos/vit_digits.py --split 0 --out it.png   one of them, with its mistakes in a picture
 
 1797 images of 8 x 8 pixels: "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak 1998, UCI Machine

@@ -10,11 +10,12 @@ DEMO = Path(__file__).parents[2] / "demos" / "vit_digits.py"
 
 @pytest.fixture
 def demo(monkeypatch, tmp_path):
-    """The demo as a module, which trains for a few steps only, in an empty folder."""
+    """The demo as a module, which trains a small model for a few steps only, in an empty folder."""
     spec = importlib.util.spec_from_file_location("vit_digits", DEMO)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "STEPS", 40)
+    monkeypatch.setattr(module, "STEPS", 60)
+    monkeypatch.setattr(module, "MODEL", module.MODEL | dict(hidden_size=32, num_hidden_layers=1))
     monkeypatch.chdir(tmp_path)
     return module
 
@@ -61,12 +62,12 @@ def test_nearest_neighbour(demo):
 
 
 def test_learns_and_shows(demo, capsys):
-    """Forty steps are enough to be better than a guess; everything is printed, the mean last."""
+    """Sixty steps are enough to be better than a guess; everything is printed, the mean last."""
     assert demo.main(["--split", "2", "--seed", "1"]) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
     assert lines[0].startswith("split 2   ViT ") and "nearest neighbour 98.89%" in lines[0]
-    assert "read as" in printed.out and "read right" in printed.out and "/40 [" in printed.err
+    assert "read as" in printed.out and "read right" in printed.out and "/60 [" in printed.err
     assert lines[-1].startswith("mean of 1: ViT ") and lines[-1].endswith("nearest neighbour 98.89%")
     assert float(lines[-1].split()[4].rstrip("%,")) > 30
     demo.main(["--split", "2", "--seed", "1"])
@@ -93,6 +94,7 @@ def test_text(demo):
 
 def test_picture(demo, capsys):
     pytest.importorskip("matplotlib")
+    demo.STEPS = 10
     assert demo.main(["--split", "0", "--out", "it.png"]) == 0
     assert Path("it.png").read_bytes().startswith(b"\x89PNG")
 
