@@ -387,8 +387,8 @@ def main(argv=None):
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         try:
-            import matplotlib.figure  # noqa: F401      better known before the training than after it
             args.out.mkdir(parents=True, exist_ok=True)
+            import matplotlib.figure  # noqa: F401      better known before the training than after it
         except ImportError:
             raise Refused("drawing needs matplotlib: pip install matplotlib") from None
         except OSError as error:

@@ -3,7 +3,7 @@
     python demos/sort_digits.py         less than a minute on a CPU
 
 The model reads the digits and goes on writing: "021102" is to be continued by "001122". Nobody tells it what sorting
-is; it only ever learns which digit comes next. A quarter of all 729 inputs is never shown to it.
+is; it only ever learns which digit comes next. A quarter of the inputs is never shown to it.
 """
 import argparse
 import contextlib
@@ -30,10 +30,16 @@ class Refused(Exception):
 
 
 def all_inputs(rng):
-    """Every sequence of six digits, shuffled, in two parts: (to train on (547, 6), held out (182, 6))."""
-    inputs = rng.permutation(list(itertools.product(range(DIGITS), repeat=LENGTH)))
-    held = len(inputs) // 4
-    return inputs[held:], inputs[:held]
+    """Every sequence of six digits, in two parts: (to train on (557, 6), held out (172, 6)).
+
+    Held out is a quarter of the inputs of every output; 000000, the only one with its output, is not. With an output
+    never practised more than sorting is asked for: that after five zeros, against all experience, a sixth may follow.
+    """
+    by_output = {}
+    for digits in rng.permutation(list(itertools.product(range(DIGITS), repeat=LENGTH))):
+        by_output.setdefault(tuple(np.sort(digits)), []).append(digits)
+    parts = [(same[len(same) // 4:], same[:len(same) // 4]) for same in by_output.values()]
+    return tuple(np.array(list(itertools.chain(*part))) for part in zip(*parts))
 
 
 def train(model, inputs, rng, progress):

@@ -186,8 +186,8 @@ def main(argv=None):
             raise Refused(error) from None
         try:
             if args.out:                            # better known before the training than after it
-                import matplotlib.figure  # noqa: F401
                 args.out.touch()
+                import matplotlib.figure  # noqa: F401
         except ImportError:
             raise Refused("the picture needs matplotlib: pip install matplotlib, or leave out --out") from None
         except OSError as error:

@@ -48,6 +48,7 @@ def test_all_are_listed(demo):
 
 
 def test_verdicts_are_printed(demo, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
     monkeypatch.setitem(demo.CLAIMS, "order", Stub("One is two.\n\n    More.", (False, "1 is not 2")))
     monkeypatch.setitem(demo.CLAIMS, "shift", Stub("One is one.", (True, "1 is 1")))
     assert demo.main(["order", "shift", "--out", "here"]) == 0
@@ -110,6 +111,7 @@ def test_slope(demo):
 
 def test_seed_decides(demo, monkeypatch):
     """Every claim begins with the generator as the seed left it, whatever ran before."""
+    pytest.importorskip("matplotlib")
     drawn = []
 
     class Drawing(Stub):

@@ -21,16 +21,17 @@ def demo():
 
 @pytest.fixture
 def small(demo, monkeypatch):
-    """The same for two digits and a small model."""
-    for name, value in dict(LENGTH=2, STEPS=80, RATE=1e-2).items():
+    """The same for three digits and a small model."""
+    for name, value in dict(LENGTH=3, STEPS=150, RATE=1e-2).items():
         monkeypatch.setattr(demo, name, value)
-    monkeypatch.setattr(demo, "MODEL", demo.MODEL | dict(n_layer=1, n_embd=12, n_positions=3, initializer_range=0.3))
+    monkeypatch.setattr(demo, "MODEL", demo.MODEL | dict(n_layer=1, n_embd=12, n_positions=5, initializer_range=0.3))
     return demo
 
 
 def test_all_inputs(demo):
     known, held_out = demo.all_inputs(np.random.default_rng(0))
-    assert known.shape == (547, 6) and held_out.shape == (182, 6)
+    assert known.shape == (557, 6) and held_out.shape == (172, 6)
+    assert set(map(tuple, np.sort(held_out))) <= set(map(tuple, np.sort(known)))    # every output was practised
     assert len({tuple(row) for row in (*known, *held_out)}) == 3 ** 6       # every one once: nothing is in both parts
     assert (known != demo.all_inputs(np.random.default_rng(1))[0]).any()
 
@@ -59,9 +60,9 @@ def test_loss_on_the_sorted_part_alone(demo, monkeypatch):
 def test_run(small, capsys):
     assert small.main(["--seed", "2"]) == 0
     printed = capsys.readouterr()
-    assert "80/80" in printed.err and "right" in printed.out and "7 inputs to learn from, 2 held out" in printed.out
-    known = re.search(r"of all 9 inputs (\d) are sorted right", printed.out)
-    assert int(known[1]) >= 7, printed.out
+    assert "150/150" in printed.err and "right" in printed.out and "26 inputs to learn from, 1 held out" in printed.out
+    known = re.search(r"of all 27 inputs (\d+) are sorted right", printed.out)
+    assert int(known[1]) >= 20, printed.out
     assert re.fullmatch(r"sorted \d+ of 5000 draws of those never shown", printed.out.splitlines()[-1])
 
 
