@@ -6,7 +6,8 @@
 
 One word in seven is hidden, as in BERT's own pre-training (Devlin et al. 2019, section 3.1), and guessed from what stands
 on both its sides. The last tenth of the text is never shown; how well the model guesses there is compared with guessing
-from how often each word occurs.
+from how often each word occurs. (Help texts repeat themselves: a tenth of that tenth's paragraphs, by length, stand in the
+rest as well.)
 """
 import argparse
 import contextlib
