@@ -154,7 +154,7 @@ def main(argv=None):
             mt.set_default_device(args.device)
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
-        with threads(None if args.published else 1):
+        with threads(1):
             run(PUBLISHED if args.published else OWN, args.seed)
     except Refused as error:
         print(f"copy_task: {error}", file=sys.stderr)
