@@ -4,17 +4,26 @@ import operator
 
 import numpy as np
 
+from minitx import nn
 from minitx.autograd import no_grad
 from minitx.tensor import as_numpy
 
 
-def sample(model, ids, max_new_tokens, temperature=1.0, top_k=None, generator=None, vocab_size=None):
+def sample(model, ids, max_new_tokens, temperature=1.0, top_k=None, generator=None, vocab_size=None, *, top_p=None,
+           repetition_penalty=1.0, attention_mask=None, stop=(), on_token=None):
     """Continue ids (B, T) by max_new_tokens tokens: a NumPy array (B, T + max_new_tokens) of int64.
 
     The model turns ids into logits (B, T, V); of a text longer than its config.n_positions it sees the end. It runs
-    without a tape and in eval mode, and has its modes back afterwards. The other arguments are sample_token's.
-    ValueError where T is 0, or ids are not (B, T), or max_new_tokens is negative. TypeError for ids that are no integers
-    and a model that has no config.n_positions.
+    without a tape and in eval mode, and has its modes back afterwards.
+
+    attention_mask       (B, T) of 1 and 0, for prompts of unequal length, padded on the left
+    stop                 a token or several: a row that has come to one goes on with the first of them, and where every
+                         row has, the rest is not written
+    on_token             called with the new tokens, int64 (B,), as soon as they are drawn
+    repetition_penalty   penalise_repetition's; the other arguments are sample_token's
+
+    ValueError where T is 0, or ids are not (B, T), or max_new_tokens is negative, or padding stands on the right.
+    TypeError for ids that are no integers and a model that has no config.n_positions.
     """
     ids = as_numpy(ids)
     if ids.ndim != 2 or not ids.shape[1]:
@@ -28,13 +37,28 @@ def sample(model, ids, max_new_tokens, temperature=1.0, top_k=None, generator=No
     if n_positions is None:
         raise TypeError(f"sample: {type(model).__name__} must say in config.n_positions how many tokens it can see")
     max_new_tokens = _whole("max_new_tokens", max_new_tokens, least=0)
+    stop = [_whole("a stop token", token, least=0) for token in np.atleast_1d(as_numpy(stop)).tolist()]
+    mask = None
+    if attention_mask is not None:
+        mask = nn.mask_from_tokenizer(attention_mask, ids.shape, "sample: attention_mask")[:, 0]
+        if not mask[:, -1].all():
+            raise ValueError("sample: a prompt must end in a token, which is continued: pad on the left")
     ids = ids.astype(np.int64)                                  # a uint8 prompt may go on with tokens above 255
+    ended = np.zeros(len(ids), bool)
     generator = np.random.default_rng(generator)
     with evaluating(model):
         for _ in range(max_new_tokens):
-            logits = model(ids[:, -n_positions:])[:, -1]
-            token = sample_token(logits, temperature, top_k, generator, vocab_size)
+            seen = (ids[:, -n_positions:],) if mask is None else (ids[:, -n_positions:], mask[:, -n_positions:])
+            logits = penalise_repetition(model(*seen)[:, -1], ids, repetition_penalty, mask)
+            token = sample_token(logits, temperature, top_k, generator, vocab_size, top_p)
+            token[ended] = stop[0] if stop else 0
             ids = np.concatenate([ids, token[:, None]], axis=1)
+            mask = None if mask is None else np.pad(mask, ((0, 0), (0, 1)), constant_values=True)
+            if on_token is not None:
+                on_token(token)
+            ended |= np.isin(token, stop)
+            if len(ended) and ended.all():
+                break
     return ids
 
 
@@ -89,11 +113,12 @@ def evaluating(model):
             module.training = training
 
 
-def sample_token(logits, temperature=1.0, top_k=None, generator=None, vocab_size=None):
+def sample_token(logits, temperature=1.0, top_k=None, generator=None, vocab_size=None, top_p=None):
     """One token for each row of logits (..., V), drawn from softmax(logits / temperature): integers (...).
 
     temperature   0 takes the largest, the first of equals, and draws nothing
     top_k         only the k largest may be drawn: see top_k_filter
+    top_p         of those, at this temperature, only the likeliest that make up p together: see top_p_filter
     generator     a numpy.random.Generator or a seed; left out, the operating system seeds a new one. Never minitx's own
                   generator: evaluation must not disturb what a training run will draw
     vocab_size    ids from here on are padding of the table: they are never drawn
@@ -111,6 +136,7 @@ def sample_token(logits, temperature=1.0, top_k=None, generator=None, vocab_size
         return logits.argmax(axis=-1)
     with np.errstate(over="ignore"):                            # a tiny temperature sends all but the largest to -inf
         logits = (logits.astype(np.float64) - largest) / temperature
+    logits = logits if top_p is None else top_p_filter(logits, top_p)
     # The largest of logit + Gumbel noise falls on each token with its softmax probability (Gumbel 1954).
     return (logits + np.random.default_rng(generator).gumbel(size=logits.shape)).argmax(axis=-1)
 
@@ -124,6 +150,37 @@ def top_k_filter(logits, k):
     others = np.argsort(-logits, axis=-1, kind="stable")[..., k:]
     np.put_along_axis(logits, others, -np.inf, axis=-1)
     return logits
+
+
+def top_p_filter(logits, p):
+    """Logits (..., V) with all but the likeliest set to -inf: the fewest whose probabilities sum to p or more.
+
+    Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration". ValueError unless 0 < p <= 1.
+    """
+    if not 0 < p <= 1:
+        raise ValueError(f"generate: top_p must lie above 0 and be at most 1, got {p}")
+    logits = _floats(logits)
+    order = np.argsort(-logits, axis=-1, kind="stable")
+    likely = np.exp(np.take_along_axis(logits, order, -1) - logits.max(axis=-1, keepdims=True))
+    before = likely.cumsum(axis=-1) - likely                                    # what the likelier ones have together
+    dropped = before >= p * likely.sum(axis=-1, keepdims=True)
+    np.put_along_axis(logits, order, np.where(dropped, -np.inf, np.take_along_axis(logits, order, -1)), axis=-1)
+    return logits
+
+
+def penalise_repetition(logits, ids, penalty, mask=None):
+    """Logits (B, V) made smaller for the tokens that ids (B, T) hold: divided by the penalty, or multiplied if negative.
+
+    Keskar et al. 2019, "CTRL", section 4.1. mask (B, T) is False where ids are padding. ValueError unless penalty > 0.
+    """
+    if not 0 < penalty < np.inf:
+        raise ValueError(f"generate: repetition_penalty must be a finite number above 0, got {penalty}")
+    if penalty == 1:
+        return logits
+    logits = _floats(logits)
+    mask, held = np.ones(ids.shape, bool) if mask is None else mask, np.zeros(logits.shape, bool)
+    held[np.nonzero(mask)[0], ids[mask]] = True
+    return np.where(held, np.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def mask_padding(logits, vocab_size):

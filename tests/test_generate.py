@@ -354,3 +354,79 @@ def test_start_and_end_come_from_the_config_where_it_has_them():
     ids = np.array([[3, 4, 5]])
     told = generate.greedy_decode(model, ids, 4, start_id=0, end_id=1)
     np.testing.assert_array_equal(generate.greedy_decode(model, ids, 4), told)
+
+
+# ---- what may be drawn, and when to stop -----------------------------------------------------------------------------
+
+LOGITS = np.array([[2.0, 1.0, 0.0, -1.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.3, 0.6, 0.9, 0.99, 1.0])
+def test_top_p_keeps_the_fewest_that_make_up_p(p):
+    kept = np.isfinite(generate.top_p_filter(LOGITS, p))
+    probabilities = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+    for row, keep in zip(probabilities, kept):
+        assert row[keep].sum() >= p - 1e-12 and keep.any()
+        assert row[keep].sum() - row[keep].min() < p                            # without the last of them it is less
+        assert row[keep].min() >= row[~keep].max(initial=0)
+    np.testing.assert_array_equal(generate.top_p_filter(LOGITS, p)[kept], LOGITS[kept])
+
+
+@pytest.mark.parametrize("p", [0.2, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("temperature, k, penalty", [(1.0, None, 1.0), (0.7, 5, 1.3), (1.5, 3, 0.8)])
+def test_filters_are_those_of_transformers(p, temperature, k, penalty):
+    torch, process = pytest.importorskip("torch"), pytest.importorskip("transformers.generation.logits_process")
+    rng = np.random.default_rng(0)
+    logits, ids = 2 * rng.standard_normal((4, 9)), rng.integers(9, size=(4, 6))
+    theirs = torch.tensor(logits)
+    chain = [process.RepetitionPenaltyLogitsProcessor(penalty), process.TemperatureLogitsWarper(temperature)]
+    chain += [] if k is None else [process.TopKLogitsWarper(k)]
+    for step in [*chain, process.TopPLogitsWarper(p)]:
+        theirs = step(torch.tensor(ids), theirs)
+    ours = generate.penalise_repetition(logits, ids, penalty)
+    ours = ours if k is None else generate.top_k_filter(ours, k)
+    ours = generate.top_p_filter(ours / temperature, p)
+    ours = np.exp(ours) / np.exp(ours).sum(-1, keepdims=True)
+    np.testing.assert_allclose(ours, torch.softmax(theirs, -1).numpy(), atol=1e-12)
+
+
+def test_only_what_top_p_keeps_is_drawn():
+    drawn = {generate.sample_token(LOGITS[0], generator=seed, top_p=0.6).item() for seed in range(50)}
+    assert drawn == {0, 1} or drawn == {0, 4} or drawn == {0}
+    assert drawn == set(np.flatnonzero(np.isfinite(generate.top_p_filter(LOGITS[0], 0.6))))
+
+
+def test_repetition_is_penalised_where_a_token_stands_and_not_where_padding_does():
+    ids, mask = np.array([[4, 0], [1, 1]]), np.array([[False, True], [True, True]])
+    expected = LOGITS.copy()
+    expected[0, 0] /= 2
+    np.testing.assert_array_equal(generate.penalise_repetition(LOGITS, ids, 2.0, mask), expected)
+    expected[0, 4] /= 2
+    np.testing.assert_array_equal(generate.penalise_repetition(LOGITS, ids, 2.0), expected)
+    assert generate.penalise_repetition(LOGITS - 3, ids, 2.0)[0, 0] == -2                          # a negative one grows
+
+
+def test_rows_stop_and_are_filled_up():
+    seen = []
+    out = generate.sample(Counter(), [[1], [3]], 6, temperature=0, stop=[5, 4], on_token=lambda t: seen.append(t.tolist()))
+    assert out.tolist() == [[1, 2, 3, 4], [3, 4, 5, 5]] and seen == [[2, 4], [3, 5], [4, 5]]
+    assert generate.sample(Counter(), [[1]], 3, temperature=0, stop=2).tolist() == [[1, 2]]
+
+
+def test_prompts_of_unequal_length():
+    model = small_gpt2().eval()
+    ids, mask = np.array([[0, 0, 3], [1, 2, 3]]), np.array([[0, 0, 1], [1, 1, 1]])
+    both = generate.sample(model, ids, 2, temperature=0, attention_mask=mask)
+    for row, start in zip(both, (2, 0)):
+        np.testing.assert_array_equal(row[start:], generate.sample(model, row[None, start:3], 2, temperature=0)[0])
+    with pytest.raises(ValueError, match="pad on the left"):
+        generate.sample(model, ids, 2, attention_mask=mask[:, ::-1])
+
+
+@pytest.mark.parametrize("options, says", [
+    (dict(top_p=0.0), "top_p"), (dict(top_p=1.5), "top_p"), (dict(top_p=np.nan), "top_p"),
+    (dict(repetition_penalty=0.0), "repetition_penalty"), (dict(stop=-1), "stop"),
+    (dict(attention_mask=[[1, 1]]), "attention_mask")])
+def test_what_cannot_be_asked_for(options, says):
+    with pytest.raises(ValueError, match=says):
+        generate.sample(small_gpt2(), [[1]], 1, **options)
