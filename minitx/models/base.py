@@ -26,12 +26,6 @@ class Model(nn.Module):
         self.config = config
         return config
 
-    def blocks(self, make, n):
-        """n blocks, made one by one. ValueError for a negative number."""
-        if n < 0:
-            raise ValueError(f"{type(self).__name__}: a model of {n} layers cannot be built")
-        return nn.ModuleList(make(self.config) for _ in range(n))
-
     def read(self, ids, attention_mask, longest=None, whose=""):
         """What the attention_mask of ids (B, T) says to a layer: (B, 1, T), or None.
 
@@ -69,6 +63,13 @@ class EncoderDecoder(Model):
         if attention_mask is None:
             return None
         return nn.mask_from_tokenizer(attention_mask, memory.shape[:2], f"{type(self).__name__}: attention_mask")
+
+
+def make_blocks(model, block, config, n):
+    """n blocks of a config, made one by one. ValueError naming the model for a negative number."""
+    if n < 0:
+        raise ValueError(f"{model}: a model of {n} layers cannot be built")
+    return nn.ModuleList(block(config) for _ in range(n))
 
 
 def set_rates(model, attention, activation):

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from minitx import nn
-from minitx.models.base import Model, activation
+from minitx.models.base import Model, activation, make_blocks
 from minitx.nn.layers import activation_named
 from minitx.tensor import as_numpy
 
@@ -157,7 +157,7 @@ class BERT(Model):
             self.token_type_embeddings = nn.Embedding(c.type_vocab_size, C) if c.type_vocab_size else None
             self.norm = nn.LayerNorm(C, c.layer_norm_eps)
             self.drop = nn.Dropout(c.hidden_dropout_prob)
-            self.layers = self.blocks(Block, c.num_hidden_layers)
+            self.layers = make_blocks("BERT", Block, c, c.num_hidden_layers)
             pooled = {"bert": (None, "sequence"), "roberta": (None,), "distilbert": ()}[c.model_type]
             self.pooler = Pooler(C) if head in pooled else None
             self.head = self.build(head)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minitx import nn
-from minitx.models.base import Model, activation
+from minitx.models.base import Model, activation, make_blocks
 
 
 @dataclass
@@ -67,7 +67,7 @@ class GPT2(Model):
             self.wte = nn.Embedding(c.vocab_size, c.n_embd)
             self.wpe = nn.LearnedPositions(c.n_positions, c.n_embd)
             self.drop = nn.Dropout(c.embd_pdrop)
-            self.h = self.blocks(Block, c.n_layer)
+            self.h = make_blocks("GPT2", Block, c, c.n_layer)
             self.ln_f = nn.LayerNorm(c.n_embd, c.layer_norm_epsilon, c.bias)
             self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False) if head else None
         if head and c.tie_word_embeddings:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from minitx import nn
-from minitx.models.base import Model, activation
+from minitx.models.base import Model, activation, make_blocks
 from minitx.nn.layers import check_size
 
 
@@ -88,7 +88,7 @@ class Llama(Model):
             raise ValueError(f"Llama: rope_scaling {c.rope_scaling} is not built, only None")
         with nn.init.undrawn():                                             # initialise draws, for the whole model
             self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-            self.layers = self.blocks(Block, c.num_hidden_layers)
+            self.layers = make_blocks("Llama", Block, c, c.num_hidden_layers)
             self.norm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
             self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, bias=False) if head else None
         if head and c.tie_word_embeddings:

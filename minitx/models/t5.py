@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minitx import nn, ops
-from minitx.models.base import EncoderDecoder, activation
+from minitx.models.base import EncoderDecoder, activation, make_blocks
 
 
 @dataclass
@@ -87,9 +87,7 @@ class T5Stack(nn.Module):
     def __init__(self, block, num_layers, config, bidirectional):
         self.relative_bias = nn.RelativePositionBias(config.num_heads, config.relative_attention_num_buckets,
                                                      config.relative_attention_max_distance, bidirectional)
-        if num_layers < 0:
-            raise ValueError(f"T5: a stack of {num_layers} layers cannot be built")
-        self.layers = nn.ModuleList(block(config) for _ in range(num_layers))
+        self.layers = make_blocks("T5", block, config, num_layers)
         self.norm = norm(config)
         self.drop = nn.Dropout(config.dropout_rate)
 

@@ -8,6 +8,7 @@ from minitx.nn import init
 from minitx.nn.layers import check_size
 from minitx.nn.module import Module
 from minitx.nn.parameter import Parameter
+from minitx.ops.patch import pair_of
 
 
 class PatchProjection(Module):
@@ -75,7 +76,7 @@ class ClassToken(Module):
 
 
 def _pair(name, size):
-    pair = size if isinstance(size, (tuple, list)) else (size, size)
-    if len(pair) != 2 or not all(isinstance(n, (int, np.integer)) and n is not True and n > 0 for n in pair):
+    pair = pair_of(size)
+    if pair is None:
         raise ValueError(f"PatchEmbed: {name} must be a positive whole number or (height, width), got {size!r}")
-    return tuple(map(int, pair))
+    return pair

@@ -30,13 +30,21 @@ class Patchify(Op):
         return dx.reshape(B, C, H * ph, W * pw),
 
 
+def pair_of(size):
+    """(height, width) of a positive whole number or a pair of them; None for anything else."""
+    pair = size if isinstance(size, (tuple, list)) else (size, size)
+    if len(pair) != 2 or not all(isinstance(n, (int, np.integer)) and n is not True and n > 0 for n in pair):
+        return None
+    return tuple(map(int, pair))
+
+
 def patchify(images, patch):
     """images (B, C, height, width) -> (B, patches, C * ph * pw); patch is a number or (ph, pw).
 
     A linear layer on top is a convolution whose kernel and stride are the patch (Dosovitskiy et al. 2021, section 3.1).
     ValueError, with the numbers, where the patch does not divide the image.
     """
-    pair = patch if isinstance(patch, (tuple, list)) else (patch, patch)
-    if len(pair) != 2 or not all(isinstance(n, (int, np.integer)) and n is not True and n > 0 for n in pair):
+    pair = pair_of(patch)
+    if pair is None:
         raise ValueError(f"patchify: a patch is a positive whole number or a pair of them, not {patch!r}")
-    return Patchify.apply(images, patch=tuple(map(int, pair)))
+    return Patchify.apply(images, patch=pair)
