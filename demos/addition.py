@@ -1,6 +1,7 @@
 """Teach a GPT-2 to add two numbers of two digits: minGPT's second task.
 
-    python demos/addition.py            a minute on a CPU
+    python demos/addition.py                    a minute on a CPU
+    python demos/addition.py --resume FILE      stop with Ctrl-C, and go on with the same line
 
 For 85 + 17 = 102 the model reads 8517 and goes on writing 201: the sum backwards. So every digit it writes follows
 from two digits it was given and the carry of the digit before; forwards, the first would already need every carry.
@@ -9,12 +10,12 @@ Of the 10 000 sums it never sees 1000, nor the same two numbers the other way ro
 import argparse
 import contextlib
 import sys
-import time
+from pathlib import Path
 
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, ops, optim, schedule
+from minitx import generate, models, ops, optim, resume, schedule
 
 # Initial weights of about 1/sqrt(n_embd): GPT-2's own 0.02 is meant for 768 and more, and slow in so narrow a model.
 MODEL = dict(vocab_size=10, n_positions=6, n_layer=2, n_head=4, n_embd=128, initializer_range=0.08,
@@ -43,32 +44,36 @@ def digits(pairs):
     return np.stack([a // 10, a % 10, b // 10, b % 10, c % 10, c // 10 % 10, c // 100], axis=1)
 
 
-def train(model, pairs, rng, progress):
-    """Train the model on draws from the pairs (N, 2); Ctrl-C ends it early."""
+def train(model, pairs, rng, progress, seed=0, file=None):
+    """Train the model on draws from the pairs (N, 2); Ctrl-C ends it early. The seconds it took."""
     # AdamW pulls matrices and embeddings towards 0, not biases and norms; the rate climbs, then falls along a cosine.
     optimiser = optim.AdamW(optim.decay_groups(model, 0.1), betas=(0.9, 0.95),
                             lr=lambda step: schedule.warmup_cosine(step, RATE, STEPS // 20, STEPS))
     texts = digits(pairs)
-    try:
-        with progress(total=STEPS, unit="step", dynamic_ncols=True) as bar:
-            for _ in range(STEPS):
-                text = texts[rng.integers(len(texts), size=BATCH)]              # (B, 7)
-                targets = text[:, 1:].copy()                                    # every digit foretells the next one
-                targets[:, :3] = UNKNOWN
-                loss = ops.cross_entropy(model(text[:, :-1]), targets, ignore_index=UNKNOWN)
-                optimiser.zero_grad()
-                loss.backward()
-                optim.clip_grad_norm(model.parameters(), 1.0)                   # a rare large update does little harm
-                optimiser.step()
-                bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
-                bar.update()
-    except KeyboardInterrupt:
+    settings = dict(demo="addition", seed=seed, batch=BATCH, rate=RATE, **MODEL)
+    steps = resume.Steps(STEPS, model, optimiser, file, settings)
+    if file:
+        print(steps)
+    with steps, progress(total=STEPS, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
+        for _ in steps:
+            text = texts[rng.integers(len(texts), size=BATCH)]                  # (B, 7)
+            targets = text[:, 1:].copy()                                        # every digit foretells the next one
+            targets[:, :3] = UNKNOWN
+            loss = ops.cross_entropy(model(text[:, :-1]), targets, ignore_index=UNKNOWN)
+            optimiser.zero_grad()
+            loss.backward()
+            optim.clip_grad_norm(model.parameters(), 1.0)                       # a rare large update does little harm
+            optimiser.step()
+            bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
+            bar.update()
+    if steps.stopped:
         print("stopped early; what has it learned so far?", file=sys.stderr)
+    return steps.seconds
 
 
 def add(model, pairs):
     """The sums (N,) that the model writes for pairs (N, 2), taking the likeliest digit at each step."""
-    written = generate.sample(model, digits(pairs)[:, :4], 3, temperature=0)[:, 4:]
+    written = generate.generate(model, digits(pairs)[:, :4], 3)
     return written @ [1, 10, 100]
 
 
@@ -78,17 +83,16 @@ def show(pairs, sums):
         print(f"{a:2d} + {b:2d} = {c:3d}  " + ("right" if a + b == c else f"WRONG, it is {a + b}"))
 
 
-def run(seed):
+def run(seed, file):
     """Train, show some sums and all wrong ones, print how many are right."""
-    progress, begun = progress_bar(), time.perf_counter()
+    progress = progress_bar()
     mt.manual_seed(seed)
     rng = mt.backend.generator()                # the one that draws the initial weights
     pairs, held_out = all_sums(rng)
     model = models.GPT2(models.GPT2Config(**MODEL))
     print(f"{sum(p.size for p in model.parameters()):,} parameters; {len(pairs)} sums to learn from, "
           f"{len(held_out)} held out")
-    train(model, pairs, rng, progress)
-    seconds = time.perf_counter() - begun
+    seconds = train(model, pairs, rng, progress, seed, file)
 
     sums = add(model, held_out)
     wrong = sums != held_out.sum(axis=1)
@@ -124,6 +128,8 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--resume", type=Path, metavar="FILE",
+                        help="keep the state of the training in FILE, and go on from it where it is")
     args = parser.parse_args(argv)
     try:
         if args.seed < 0:
@@ -133,8 +139,8 @@ def main(argv=None):
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         with threads(1):
-            run(args.seed)
-    except Refused as error:
+            run(args.seed, args.resume)
+    except (Refused, resume.StateError) as error:
         print(f"addition: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:                   # outside of the training, or for the second time

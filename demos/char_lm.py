@@ -2,6 +2,7 @@
 
     python demos/char_lm.py                                     two minutes on a CPU, on a text that every Python has
     python demos/char_lm.py --text FILE --out runs/mine         on a text of yours; keep weights, log and curve
+    python demos/char_lm.py --resume runs/mine                  go on after Ctrl-C, as if nothing had happened
     python demos/char_lm.py --sample runs/mine --prompt "The "  write again, without training
     python demos/char_lm.py --compare runs/a runs/b             several runs in one picture
 """
@@ -14,15 +15,15 @@ import json
 import math
 import platform
 import re
-import signal
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 import minitx as mt
-from minitx import checkpoint, generate, models, ops, optim, schedule
+from minitx import checkpoint, generate, models, ops, optim, resume, schedule
 
 # The model, in GPT-2's names, and how it is trained. "medium" wants a GPU, or an evening. The initial weights are about
 # 1/sqrt(n_embd): with GPT-2's own 0.02, meant for 768 and more, so narrow a model learns at half the speed.
@@ -34,6 +35,7 @@ PRESETS = {
 }
 MODEL = ("n_layer", "n_head", "n_embd", "n_positions", "initializer_range")
 PAGE = 2000                     # characters of the sample at the end
+HELP_TEXTS = "pydoc_data.topics"
 LOG = ("step", "train_loss", "val_loss", "rate", "tokens_per_second", "seconds")
 
 
@@ -47,16 +49,19 @@ class Diverged(Exception):
 
 # ---- training --------------------------------------------------------------------------------------------------------
 
-def train(model, train_ids, val_ids, preset, note):
-    """Train the model; ten times on the way note(**row of the log). Ctrl-C ends it early; Diverged if it fails."""
-    T, B, steps = preset["n_positions"], preset["batch"], preset["steps"]
+def train(model, optimiser, steps, train_ids, val_ids, preset, note):
+    """Take the steps; ten times on the way note(**row of the log), and when Ctrl-C ends them. Diverged if it fails."""
+    T, B, rate = preset["n_positions"], preset["batch"], cosine(preset)
     rng = mt.backend.generator()                    # the one that drew the initial weights and draws dropout's masks
-    rate = cosine(preset)
-    optimiser = optim.AdamW(optim.decay_groups(model, 0.1), lr=rate, betas=(0.9, 0.99))
-    begun = resumed = time.perf_counter()
-    losses = []                                     # since the last note
-    with progress()(total=steps, unit="step", dynamic_ncols=True) as bar, CtrlC() as ctrl_c:
-        for step in range(1, steps + 1):
+    losses = steps.progress.setdefault("losses", [])                            # since the last note
+    resumed, before = time.perf_counter(), steps.done
+
+    def write_down(step):
+        note(step=step, train_loss=sum(losses) / len(losses), val_loss=evaluate(model, val_ids, T, most=64),
+             rate=rate(step), tokens_per_second=speed, seconds=steps.seconds)
+
+    with steps, progress()(total=steps.n, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
+        for step in steps:
             starts = rng.integers(len(train_ids) - T, size=B)
             window = train_ids[starts[:, None] + np.arange(T + 1)]              # (B, T + 1)
             logits = model(window[:, :-1])                                      # (B, T, V)
@@ -70,15 +75,15 @@ def train(model, train_ids, val_ids, preset, note):
             optim.clip_grad_norm(model.parameters(), 1.0)
             optimiser.step()
 
-            speed = len(losses) * B * T / (time.perf_counter() - resumed)
+            speed = (step - before) * B * T / (time.perf_counter() - resumed)
             bar.set_postfix_str(f"loss {losses[-1]:.3f}, rate {rate(step):.1e}, {speed:,.0f} tokens/s", refresh=False)
             bar.update()
-            if step % max(1, steps // 10) == 0 or step == steps or ctrl_c.pressed:
-                note(step=step, train_loss=sum(losses) / len(losses), val_loss=evaluate(model, val_ids, T, most=64),
-                     rate=rate(step), tokens_per_second=speed, seconds=time.perf_counter() - begun)
-                losses, resumed = [], time.perf_counter()
-            if ctrl_c.pressed:
-                break
+            if step % steps.every == 0 or step == steps.n:
+                write_down(step)
+                losses.clear()
+                resumed, before = time.perf_counter(), step
+        if before < steps.done:                     # stopped between two notes: one more, which the state knows nothing of
+            write_down(steps.done)
 
 
 @mt.no_grad()
@@ -123,23 +128,6 @@ def progress():
     return tqdm
 
 
-class CtrlC:
-    """Inside it the first Ctrl-C only sets .pressed, so that no step is cut in half; the second one stops at once."""
-
-    def __enter__(self):
-        self.pressed = False
-        self.before = signal.signal(signal.SIGINT, self.press)
-        return self
-
-    def press(self, *signal_and_frame):
-        if self.pressed:
-            raise KeyboardInterrupt
-        self.pressed = True
-
-    def __exit__(self, *error):
-        signal.signal(signal.SIGINT, self.before)
-
-
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 def read_text(file):
@@ -171,7 +159,7 @@ def encode(text, table):
 def write(model, table, prompt, n, seed):
     """What the model writes after the prompt: n characters at temperature 0.8, from random numbers of their own."""
     ids = encode(prompt or ("\n" if "\n" in table else next(iter(table))), table)
-    written = generate.sample(model, ids[None], n, temperature=0.8, generator=seed)[0, len(ids):]
+    written = generate.generate(model, ids[None, -model.context:], n, temperature=0.8, generator=seed)[0]
     symbols = list(table)
     return "".join(symbols[i] for i in written)
 
@@ -188,12 +176,13 @@ def share_of_words(sample, text):
 class Run:
     """What a run knows beside its model: characters, log, last good weights. All of it in a folder, if it has one."""
 
-    def __init__(self, model, table, folder, about):
+    def __init__(self, model, table, folder, about, steps):
         self.model, self.table, self.folder, self.about = model, table, folder, about
-        self.rows, self.good, self.saved = [], {}, None             # saved: the step of the weights in the folder
+        self.rows, self.good, self.saved = steps.progress.setdefault("rows", []), {}, None
+        if self.rows:                               # it goes on
+            self.keep(steps.done)
+            self.saved = steps.done                 # the step of the weights in the folder
         if folder:
-            if (folder / "weights.safetensors").exists():
-                raise Refused(f"{folder} holds a run already: give --out another folder, or delete this one")
             with self.writing():
                 folder.mkdir(parents=True, exist_ok=True)
                 write_json(folder / "config.json", dataclasses.asdict(model.config))
@@ -207,12 +196,16 @@ class Run:
         line = write(self.model, self.table, "", 80, seed=row["step"])
         progress().write(f"step {row['step']:5d}  held-out loss {row['val_loss']:.3f}  | {' '.join(line.split())}")
         self.rows.append(row)
-        self.good = {name: array.copy() for name, array in self.model.state_dict().items()}
+        self.keep(row["step"])
         if self.folder:
             with self.writing():
                 write_log(self.folder / "log.csv", self.rows)
                 checkpoint.save(self.folder / "weights.safetensors", self.good)
             self.saved = row["step"]
+
+    def keep(self, step):
+        """Remember the weights, which are those of that step, as the last good ones."""
+        self.step, self.good = step, {name: array.copy() for name, array in self.model.state_dict().items()}
 
     def finish(self, sample, **results):
         """Add how it ended, the sample, and the curve where matplotlib is."""
@@ -314,7 +307,11 @@ def draw(runs, file, sample=""):
 
 def learn(args):
     """Train on the text, then write a page."""
-    preset = PRESETS[args.preset] | ({"steps": args.steps} if args.steps else {})
+    folder, preset = args.resume or args.out, PRESETS[args.preset] | ({"steps": args.steps} if args.steps else {})
+    state = folder and folder / "training.safetensors"
+    if folder and (folder / "weights.safetensors").exists() and not (args.resume and state.exists()):
+        raise Refused(f"{folder} holds a run already{', without its state' if args.resume else ''}: give "
+                      f"{'--resume' if args.resume else '--out'} another folder, or delete this one")
     text, T = read_text(args.text), preset["n_positions"]
     table = {character: i for i, character in enumerate(sorted(set(text)))}
     ids = encode(text, table)
@@ -329,30 +326,36 @@ def learn(args):
     model = models.GPT2(models.GPT2Config(
         vocab_size=len(table), **{name: preset[name] for name in MODEL},
         **dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), preset["dropout"])))
-    run = Run(model, table, args.out, dict(
-        text=str(args.text or "pydoc_data.topics"), characters=len(ids), seed=args.seed, device=args.device, **preset,
-        minitx=mt.__version__, numpy=np.__version__, python=platform.python_version(), machine=platform.platform()))
+    optimiser = optim.AdamW(optim.decay_groups(model, 0.1), lr=cosine(preset), betas=(0.9, 0.99))
+    settings = dict(demo="char_lm", text=zlib.crc32(text.encode("utf-8", "surrogatepass")), seed=args.seed, **preset)
+    steps = resume.Steps(preset["steps"], model, optimiser, state, settings, every=max(1, preset["steps"] // 10))
+    run = Run(model, table, folder, dict(
+        text=str(args.text or HELP_TEXTS), characters=len(ids), seed=args.seed, device=args.device, preset=args.preset,
+        **preset, minitx=mt.__version__, numpy=np.__version__, python=platform.python_version(),
+        machine=platform.platform()), steps)
     print(f"{len(ids):,} characters, {len(table)} different ones; GPT-2 with "
           f"{sum(p.size for p in model.parameters()):,} parameters; before training ln {len(table)} = "
           f"{math.log(len(table)):.3f} is a fair loss")
+    if folder:
+        print(steps)
     try:
-        return train_and_write(run, train_ids, val_ids, preset, text, args)
+        return train_and_write(run, optimiser, steps, train_ids, val_ids, preset, text, args)
     except KeyboardInterrupt:                       # outside the training loop, or for the second time
         print(f"\nchar_lm: stopped; {run.kept()}", file=sys.stderr)
         return 130
 
 
-def train_and_write(run, train_ids, val_ids, preset, text, args):
+def train_and_write(run, optimiser, steps, train_ids, val_ids, preset, text, args):
     """Train, then print the last loss and a page. The exit status: 1 if the loss was lost on the way."""
-    model, T = run.model, preset["n_positions"]
-    begun, diverged = time.perf_counter(), None
-    run.note(step=0, val_loss=evaluate(model, val_ids, T, most=64), seconds=0.0)
+    model, T, diverged = run.model, preset["n_positions"], None
+    if not run.rows:
+        run.note(step=0, val_loss=evaluate(model, val_ids, T, most=64), seconds=0.0)
     try:
-        train(model, train_ids, val_ids, preset, run.note)
+        train(model, optimiser, steps, train_ids, val_ids, preset, run.note)
     except Diverged as error:
-        diverged = f"{error}; back to the weights of step {run.rows[-1]['step']}"
+        diverged = f"{error}; back to the weights of step {run.step}"
         model.load_state_dict(run.good)
-    seconds, step = time.perf_counter() - begun, run.rows[-1]["step"]
+    seconds, step = steps.seconds, run.step
 
     print("the last evaluation, and a page; Ctrl-C skips them")
     loss, sample = evaluate(model, val_ids, T), write(model, run.table, args.prompt, PAGE, args.seed)
@@ -365,6 +368,18 @@ def train_and_write(run, train_ids, val_ids, preset, text, args):
     if diverged:
         print(f"char_lm: {diverged}", file=sys.stderr)
     return 1 if diverged else 0
+
+
+def begun_with(folder):
+    """The options with which the run in a folder was begun, if there is one."""
+    try:
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        text = None if about["text"] == HELP_TEXTS else about["text"]
+        return dict(text=text, preset=about["preset"], steps=about["steps"], seed=about["seed"])
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise Refused(f"{folder} holds no run that can be read ({error!r}): give --resume another folder") from None
 
 
 def compare(args):
@@ -392,11 +407,18 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--prompt", default="", metavar="TEXT", help="what the samples continue")
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep weights, log, curve and sample there")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of an earlier --out; begin one there "
+                        "if there is none. The text and other options are those it was begun with")
     parser.add_argument("--sample", type=Path, metavar="DIR", help="write again with the weights of an earlier --out")
     parser.add_argument("--compare", type=Path, nargs="+", metavar="DIR", help="draw the logs of several --out")
     args = parser.parse_args(argv)
     sys.stdout.reconfigure(errors="replace")        # a terminal that lacks a character of the text shows ? for it
     try:
+        if args.resume and args.out:
+            raise Refused("--resume keeps everything in its folder: leave out --out")
+        if args.resume:
+            parser.set_defaults(**begun_with(args.resume))
+            args = parser.parse_args(argv)
         if args.steps is not None and args.steps < 1:
             raise Refused(f"--steps {args.steps} trains nothing: give 1 or more")
         if args.seed < 0:
@@ -414,7 +436,7 @@ def main(argv=None):
             return 0
         with threads(PRESETS[args.preset]["threads"]):
             return learn(args)
-    except Refused as error:
+    except (Refused, resume.StateError) as error:
         print(f"char_lm: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:                       # a run that has begun says first what it keeps

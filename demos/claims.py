@@ -7,7 +7,6 @@ The numbers are measured when you run it, and a claim that does not hold is repo
 """
 import argparse
 import contextlib
-import functools
 import sys
 import time
 import tracemalloc
@@ -42,7 +41,7 @@ class Reader(nn.Module):
         self.encoder = nn.Encoder(num_layers, C, heads, 4 * C, dropout=0.0, norm_first=norm_first)
         if self.rotary:
             for block in self.encoder.layers:
-                block.attn.attend = functools.partial(nn.rotary_attention, base=10000.0)
+                block.attn.rotate = ops.rope
 
     def forward(self, ids, **options):
         x = self.embed(ids) if self.positions is None else self.positions(self.embed(ids))

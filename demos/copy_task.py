@@ -1,7 +1,8 @@
 """Teach an encoder-decoder to copy what it reads: the first thing to try on a Transformer.
 
-    python demos/copy_task.py               a minute on a CPU: 4 to 12 letters of ten, and where to stop
-    python demos/copy_task.py --published   the Annotated Transformer's first example (2018), beside its own losses
+    python demos/copy_task.py                   a minute on a CPU: 4 to 12 letters of ten, and where to stop
+    python demos/copy_task.py --published       the Annotated Transformer's first example (2018), beside its own losses
+    python demos/copy_task.py --resume FILE     stop with Ctrl-C, and go on with the same line
 
 The encoder reads the whole sequence. The decoder writes it again, one symbol at a time: it sees what it has written
 so far and, through cross-attention, all that was read, and has to find out by itself where in it it stands.
@@ -9,12 +10,12 @@ so far and, through cross-attention, all that was read, and has to find out by i
 import argparse
 import contextlib
 import sys
-import time
+from pathlib import Path
 
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, ops, optim, schedule
+from minitx import generate, models, ops, optim, resume, schedule
 
 PAD, END, BEGIN = 0, 11, 12                     # beside the letters 1 .. 10
 NAMES = ".abcdefghij|>"
@@ -47,37 +48,40 @@ def draw(rng, n, task):
     return ids, ids != PAD, np.insert(ids[:, :-1], 0, BEGIN, axis=1), ids       # the decoder lags one step behind
 
 
-def train(model, task, progress):
-    """Train the model, printing the losses of every epoch; Ctrl-C ends it early. The set of texts it was shown."""
+def train(model, task, progress, seed=0, file=None):
+    """Train the model, printing the losses of every epoch; Ctrl-C ends it early. The texts it was shown, the seconds."""
     rng = mt.backend.generator()                # the one that drew the initial weights and draws dropout's masks
     d_model, warmup, factor = model.config.d_model, task["warmup"], task["factor"]
     # The paper's section 5.3: the rate climbs, then falls with the root of the step; betas and eps are its Adam's.
     optimiser = optim.AdamW(model.parameters(), lr=lambda step: schedule.noam_lr(step, d_model, warmup, factor),
                             betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
-    seen = set()
-    try:
-        with progress(total=EPOCHS * task["batches"], unit="step", dynamic_ncols=True) as bar:
-            for epoch in range(EPOCHS):
-                total = symbols = 0
-                for _ in range(task["batches"]):
-                    ids, mask, decoder_ids, targets = draw(rng, task["batch"], task)
-                    seen.update(map(text, targets))
-                    # Section 5.4: smoothing gives all symbols a share of each target: none is ever certain.
-                    loss = ops.cross_entropy(model(ids, decoder_ids, mask), targets, ignore_index=PAD,
-                                             label_smoothing=task["smoothing"])
-                    optimiser.zero_grad()
-                    loss.backward()
-                    optimiser.step()
-                    n = (targets != PAD).sum()
-                    total, symbols = total + n * loss.item(), symbols + n
-                    bar.set_postfix_str(f"loss {total / symbols:.3f}", refresh=False)
-                    bar.update()
-                beside = f"   published {PUBLISHED_LOSSES[epoch]:.2f}" if task is PUBLISHED else ""
-                bar.write(f"epoch {epoch + 1:2d}   loss {total / symbols:.3f}   "
+    steps = resume.Steps(EPOCHS * task["batches"], model, optimiser, file, dict(demo="copy_task", seed=seed, **task))
+    kept = steps.progress = dict(seen=[], total=0.0, symbols=0) | steps.progress
+    if file:
+        print(steps)
+    with steps, progress(total=steps.n, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
+        for step in steps:
+            ids, mask, decoder_ids, targets = draw(rng, task["batch"], task)
+            kept["seen"] += map(text, targets)
+            # Section 5.4: smoothing gives all symbols a share of each target: none is ever certain.
+            loss = ops.cross_entropy(model(ids, decoder_ids, mask), targets, ignore_index=PAD,
+                                     label_smoothing=task["smoothing"])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            n = (targets != PAD).sum()
+            kept.update(total=kept["total"] + n * loss.item(), symbols=kept["symbols"] + n)
+            bar.set_postfix_str(f"loss {kept['total'] / kept['symbols']:.3f}", refresh=False)
+            bar.update()
+            epoch, batch = divmod(step, task["batches"])
+            if batch == 0:
+                beside = f"   published {PUBLISHED_LOSSES[epoch - 1]:.2f}" if task is PUBLISHED else ""
+                bar.write(f"epoch {epoch:2d}   loss {kept['total'] / kept['symbols']:.3f}   "
                           f"held out {evaluate(model, task):.3f}{beside}")
-    except KeyboardInterrupt:
+                kept.update(total=0.0, symbols=0)
+    if steps.stopped:
         print("stopped early; what has it learned so far?", file=sys.stderr)
-    return seen
+    return set(kept["seen"]), steps.seconds
 
 
 def evaluate(model, task):
@@ -98,8 +102,7 @@ def test(model, task, seen, n, seed):
     rng, pairs = np.random.default_rng(seed), []
     while len(pairs) < n:
         ids, mask, _, targets = draw(rng, 500, task)
-        copies = generate.greedy_decode(model, ids, targets.shape[1], start_id=task["begin"], end_id=END,
-                                        attention_mask=mask)
+        copies = generate.generate(model, ids, targets.shape[1], start_id=task["begin"], stop=END, attention_mask=mask)
         pairs += [pair for pair in zip(map(text, targets), map(text, copies)) if pair[0] not in seen]
     return pairs[:n]
 
@@ -122,16 +125,15 @@ def progress_bar():
     return tqdm
 
 
-def run(task, seed):
+def run(task, seed, file):
     """Train, show some copies, print how many are exact."""
-    progress, begun = progress_bar(), time.perf_counter()
+    progress = progress_bar()
     mt.manual_seed(seed)
     # Pre-norm: it would train without the climb of the rate as well.
     model = models.Seq2Seq(models.Seq2SeqConfig(task["symbols"], task["symbols"], num_encoder_layers=2,
                                                 num_decoder_layers=2, norm_first=True, **task["model"]))
     print(f"{sum(p.size for p in model.parameters()):,} parameters")
-    seen = train(model, task, progress)
-    seconds = time.perf_counter() - begun
+    seen, seconds = train(model, task, progress, seed, file)
     pairs = test(model, task, seen, 1000, seed)
     exact = sum(read == copy for read, copy in pairs)
     print("\nread            written       five, and up to ten more that are wrong")
@@ -146,6 +148,8 @@ def main(argv=None):
     parser.add_argument("--published", action="store_true", help="the published configuration, which stops too early")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--resume", type=Path, metavar="FILE",
+                        help="keep the state of the training in FILE, and go on from it where it is")
     args = parser.parse_args(argv)
     try:
         if args.seed < 0:
@@ -155,8 +159,8 @@ def main(argv=None):
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         with threads(1):
-            run(PUBLISHED if args.published else OWN, args.seed)
-    except Refused as error:
+            run(PUBLISHED if args.published else OWN, args.seed, args.resume)
+    except (Refused, resume.StateError) as error:
         print(f"copy_task: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:                   # outside of the training, or for the second time

@@ -3,6 +3,7 @@
     python demos/dates.py                                       three minutes on a CPU
     python demos/dates.py --read "1 April 2031" "2 mai 1950"    dates of yours, read after training
     python demos/dates.py --accumulate 4                        every batch in four pieces: less memory, the same steps
+    python demos/dates.py --resume FILE                         stop with Ctrl-C, and go on with the same line
 
 Babel (Unicode's CLDR) writes the dates. Its "short" form is left out: nobody can tell 03/05 from 05/03.
 """
@@ -10,12 +11,12 @@ import argparse
 import contextlib
 import datetime
 import sys
-import time
+from pathlib import Path
 
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, ops, optim, schedule
+from minitx import generate, models, ops, optim, resume, schedule
 
 LANGUAGES = {"en": "English", "de": "German", "nl": "Dutch", "sv": "Swedish", "fr": "French", "es": "Spanish",
              "it": "Italian", "pt": "Portuguese", "pl": "Polish", "ru": "Russian", "el": "Greek", "tr": "Turkish",
@@ -94,36 +95,43 @@ def add_gradients(model, ids, answers, pieces=1):
     return total
 
 
-def batches(dates, table, rng):
-    """Batches without end: ids (B, S), padded as little as may be, and answers (B, T).
+def batches(dates, rng):
+    """Eight batches, each a list of texts and one of answers, BATCH rows of T ids.
 
-    As in the paper (section 5.1) those of one batch are about equally long: eight batches are drawn at once, sorted by
-    length, and come in a random order.
+    As in the paper (section 5.1) those of one batch are about equally long, and padded little: eight batches are drawn at
+    once, sorted by length, and come in a random order.
     """
     trained = [pair for pair in PAIRS if pair not in UNTRAINED]
-    while True:
-        some = [dates[i] for i in rng.integers(len(dates), size=8 * BATCH)]
-        texts = [written(date, trained[rng.integers(len(trained))]) for date in some]
-        by_length = sorted(range(len(some)), key=lambda i: len(texts[i]))
-        for rows in rng.permutation(np.reshape(by_length, (8, BATCH))):
-            yield encode([texts[i] for i in rows], table), targets([some[i] for i in rows])
+    some = [dates[i] for i in rng.integers(len(dates), size=8 * BATCH)]
+    texts = [written(date, trained[rng.integers(len(trained))]) for date in some]
+    by_length = sorted(range(len(some)), key=lambda i: len(texts[i]))
+    return [[[texts[i] for i in rows], targets([some[i] for i in rows]).tolist()]
+            for rows in rng.permutation(np.reshape(by_length, (8, BATCH)))]
 
 
-def train(model, dates, table, rng, pieces):
-    """The paper's recipe (sections 5.3 and 5.4): warm-up, dropout, label smoothing. Ctrl-C ends it early."""
-    from tqdm import trange
+def train(model, dates, table, rng, pieces, seed=0, file=None):
+    """The paper's recipe (sections 5.3 and 5.4): warm-up, dropout, label smoothing. Ctrl-C ends it early. The seconds."""
+    from tqdm import tqdm
     optimiser = optim.AdamW(optim.decay_groups(model, 0.01), betas=(0.9, 0.98), eps=1e-9,
                             lr=lambda step: schedule.noam_lr(step, MODEL["d_model"], WARMUP, FACTOR))
-    try:
-        with trange(STEPS, unit="step", dynamic_ncols=True) as bar:
-            for _, (ids, answers) in zip(bar, batches(dates, table, rng)):
-                optimiser.zero_grad()
-                loss = add_gradients(model, ids, answers, pieces)
-                optim.clip_grad_norm(model.parameters(), 1.0)                   # a rare large update does little harm
-                optimiser.step()
-                bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-    except KeyboardInterrupt:
+    settings = dict(demo="dates", seed=seed, batch=BATCH, accumulate=pieces, warmup=WARMUP, factor=FACTOR, **MODEL)
+    steps = resume.Steps(STEPS, model, optimiser, file, settings)
+    drawn = steps.progress.setdefault("drawn", [])          # batches that are still to come
+    if file:
+        print(steps)
+    with steps, tqdm(steps, total=STEPS, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
+        for _ in bar:
+            if not drawn:
+                drawn += batches(dates, rng)
+            texts, answers = drawn.pop(0)
+            optimiser.zero_grad()
+            loss = add_gradients(model, encode(texts, table), np.array(answers), pieces)
+            optim.clip_grad_norm(model.parameters(), 1.0)                       # a rare large update does little harm
+            optimiser.step()
+            bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+    if steps.stopped:
         print("stopped early; what has it learned so far?", file=sys.stderr)
+    return steps.seconds
 
 
 # ---- the result ------------------------------------------------------------------------------------------------------
@@ -131,7 +139,7 @@ def train(model, dates, table, rng, pieces):
 def read(model, texts, table):
     """What the model makes of texts: a list of strings."""
     ids = encode(texts, table)
-    found = generate.greedy_decode(model, ids, 11, start_id=BEGIN, end_id=END, attention_mask=ids > 0)
+    found = generate.generate(model, ids, 11, start_id=BEGIN, stop=END, attention_mask=ids > 0)
     symbols = [*ISO, "?", ""]                       # BEGIN, which no answer has, and END
     return ["".join(symbols[i] for i in row) for row in found]
 
@@ -189,9 +197,7 @@ def run(args):
     model = models.Seq2Seq(models.Seq2SeqConfig(len(table) + 1, len(ISO) + 2, **MODEL))
     print(f"{len(LANGUAGES)} languages, {len(table)} characters; {len(train_dates):,} dates to learn from, "
           f"{len(test_dates):,} held out; {sum(p.size for p in model.parameters()):,} parameters")
-    begun = time.perf_counter()
-    train(model, train_dates, table, rng, args.accumulate)
-    seconds = time.perf_counter() - begun
+    seconds = train(model, train_dates, table, rng, args.accumulate, args.seed, args.resume)
 
     trained, untrained = show(model, test_dates[:SHOWN], table)
     if args.read:
@@ -217,6 +223,8 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, batches and the split")
     parser.add_argument("--accumulate", type=int, default=1, metavar="N", help="pieces that every batch is cut into")
     parser.add_argument("--read", nargs="+", default=[], metavar="DATE", help="dates to read after training")
+    parser.add_argument("--resume", type=Path, metavar="FILE",
+                        help="keep the state of the training in FILE, and go on from it where it is")
     args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")            # a terminal that lacks a character shows ? for it
@@ -232,7 +240,7 @@ def main(argv=None):
     except ImportError as error:
         print(f"dates: needs {error.name}: pip install babel tqdm", file=sys.stderr)
         return 2
-    except Refused as error:
+    except (Refused, resume.StateError) as error:
         print(f"dates: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:                           # outside of the training, or for the second time

@@ -3,6 +3,7 @@
     python demos/masked_lm.py                                           two minutes on a CPU, on a text that every Python has
     python demos/masked_lm.py --fill "the ____ statement is used to"    sentences of yours, after training
     python demos/masked_lm.py --text FILE                               a text of yours
+    python demos/masked_lm.py --resume FILE                             stop with Ctrl-C, and go on with the same line
 
 One word in seven is hidden, as in BERT's own pre-training (Devlin et al. 2019, section 3.1), and guessed from what stands
 on both its sides. The last tenth of the text is never shown; how well the model guesses there is compared with guessing
@@ -14,14 +15,14 @@ import contextlib
 import itertools
 import re
 import sys
-import time
+import zlib
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, nn, ops, optim, schedule
+from minitx import generate, models, nn, ops, optim, resume, schedule
 
 UNKNOWN, MASK = "[UNK]", "[MASK]"       # ids 0 and 1: a word that is too rare to learn, a word that is hidden
 LEAST = 3                               # a word is known that the training text has so many times
@@ -94,26 +95,30 @@ def hide(ids, V, rng):
     return np.where(hidden & (lot > 0.9), rng.integers(2, V, size=ids.shape), seen), hidden
 
 
-def train(model, words, V, rng):
-    """Train on windows of the words (n,). Ctrl-C ends it early."""
-    from tqdm import trange
+def train(model, words, V, rng, seed=0, file=None):
+    """Train on windows of the words (n,). Ctrl-C ends it early. The seconds it took."""
+    from tqdm import tqdm
     T = MODEL["max_position_embeddings"]
     optimiser = optim.AdamW(optim.decay_groups(model, 0.1), betas=(0.9, 0.98),
                             lr=lambda step: schedule.warmup_linear(step, RATE, STEPS // 10, STEPS))
-    try:
-        with trange(STEPS, unit="step", dynamic_ncols=True) as bar:
-            for _ in bar:
-                starts = rng.integers(len(words) - T + 1, size=BATCH)
-                ids = words[starts[:, None] + np.arange(T)]                     # (B, T)
-                seen, hidden = hide(ids, V, rng)
-                loss = ops.cross_entropy(model(seen, hidden), ids[hidden])
-                optimiser.zero_grad()
-                loss.backward()
-                optim.clip_grad_norm(model.parameters(), 1.0)                   # a rare large update does little harm
-                optimiser.step()
-                bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-    except KeyboardInterrupt:
+    settings = dict(demo="masked_lm", seed=seed, batch=BATCH, rate=RATE, text=zlib.crc32(words), **MODEL)
+    steps = resume.Steps(STEPS, model, optimiser, file, settings)
+    if file:
+        print(steps)
+    with steps, tqdm(steps, total=STEPS, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
+        for _ in bar:
+            starts = rng.integers(len(words) - T + 1, size=BATCH)
+            ids = words[starts[:, None] + np.arange(T)]                         # (B, T)
+            seen, hidden = hide(ids, V, rng)
+            loss = ops.cross_entropy(model(seen, hidden), ids[hidden])
+            optimiser.zero_grad()
+            loss.backward()
+            optim.clip_grad_norm(model.parameters(), 1.0)                       # a rare large update does little harm
+            optimiser.step()
+            bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
+    if steps.stopped:
         print("stopped early; what has it learned so far?", file=sys.stderr)
+    return steps.seconds
 
 
 # ---- the result ------------------------------------------------------------------------------------------------------
@@ -171,9 +176,8 @@ def run(args):
     mt.manual_seed(args.seed)
     model = Guesser(models.BertConfig(vocab_size=V, **MODEL))
     print(f"{len(words):,} words and marks, {V - 2:,} known ones; {sum(p.size for p in model.parameters()):,} parameters")
-    begun = time.perf_counter()
-    train(model, ids[:n], V, mt.backend.generator())        # the generator that drew the initial weights
-    seconds = time.perf_counter() - begun
+    generator = mt.backend.generator()                      # the one that drew the initial weights
+    seconds = train(model, ids[:n], V, generator, args.seed, args.resume)
 
     for sentence in args.fill:
         print(f"\n{sentence}")
@@ -199,6 +203,8 @@ def main(argv=None):
     parser.add_argument("--fill", nargs="+", default=BLANKS, metavar="SENTENCE", help="sentences with ____ for a word")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, batches and masks")
+    parser.add_argument("--resume", type=Path, metavar="FILE",
+                        help="keep the state of the training in FILE, and go on from it where it is")
     args = parser.parse_args(argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")            # a terminal that lacks a character shows ? for it
@@ -214,7 +220,7 @@ def main(argv=None):
     except ImportError as error:
         print(f"masked_lm: needs {error.name}: pip install tqdm", file=sys.stderr)
         return 2
-    except Refused as error:
+    except (Refused, resume.StateError) as error:
         print(f"masked_lm: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:                               # outside of the training, or for the second time

@@ -1,6 +1,7 @@
 """Teach a GPT-2 to sort six digits, each 0, 1 or 2: minGPT's first task.
 
-    python demos/sort_digits.py         less than a minute on a CPU
+    python demos/sort_digits.py                     less than a minute on a CPU
+    python demos/sort_digits.py --resume FILE       stop with Ctrl-C, and go on with the same line
 
 The model reads the digits and goes on writing: "021102" is to be continued by "001122". Nobody tells it what sorting
 is; it only ever learns which digit comes next. A quarter of the inputs is never shown to it.
@@ -9,12 +10,12 @@ import argparse
 import contextlib
 import itertools
 import sys
-import time
+from pathlib import Path
 
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, ops, optim, schedule
+from minitx import generate, models, ops, optim, resume, schedule
 
 LENGTH, DIGITS = 6, 3
 # Initial weights of about 1/sqrt(n_embd): GPT-2's own 0.02 is meant for 768 and more, and slow in so narrow a model.
@@ -42,32 +43,36 @@ def all_inputs(rng):
     return tuple(np.array(list(itertools.chain(*part))) for part in zip(*parts))
 
 
-def train(model, inputs, rng, progress):
-    """Train the model on draws from the inputs (N, 6); Ctrl-C ends it early."""
+def train(model, inputs, rng, progress, seed=0, file=None):
+    """Train the model on draws from the inputs (N, 6); Ctrl-C ends it early. The seconds it took."""
     # AdamW pulls matrices and embeddings towards 0, not biases and norms; the rate climbs, then falls along a cosine.
     optimiser = optim.AdamW(optim.decay_groups(model, 0.1), betas=(0.9, 0.95),
                             lr=lambda step: schedule.warmup_cosine(step, RATE, STEPS // 20, STEPS))
-    try:
-        with progress(total=STEPS, unit="step", dynamic_ncols=True) as bar:
-            for _ in range(STEPS):
-                drawn = inputs[rng.integers(len(inputs), size=BATCH)]
-                text = np.concatenate([drawn, np.sort(drawn)], axis=1)          # (B, 12)
-                targets = text[:, 1:].copy()                                    # every digit foretells the next one
-                targets[:, :LENGTH - 1] = UNKNOWN
-                loss = ops.cross_entropy(model(text[:, :-1]), targets, ignore_index=UNKNOWN)
-                optimiser.zero_grad()
-                loss.backward()
-                optim.clip_grad_norm(model.parameters(), 1.0)                   # a rare large update does little harm
-                optimiser.step()
-                bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
-                bar.update()
-    except KeyboardInterrupt:
+    settings = dict(demo="sort_digits", seed=seed, batch=BATCH, rate=RATE, **MODEL)
+    steps = resume.Steps(STEPS, model, optimiser, file, settings)
+    if file:
+        print(steps)
+    with steps, progress(total=STEPS, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
+        for _ in steps:
+            drawn = inputs[rng.integers(len(inputs), size=BATCH)]
+            text = np.concatenate([drawn, np.sort(drawn)], axis=1)              # (B, 12)
+            targets = text[:, 1:].copy()                                        # every digit foretells the next one
+            targets[:, :LENGTH - 1] = UNKNOWN
+            loss = ops.cross_entropy(model(text[:, :-1]), targets, ignore_index=UNKNOWN)
+            optimiser.zero_grad()
+            loss.backward()
+            optim.clip_grad_norm(model.parameters(), 1.0)                       # a rare large update does little harm
+            optimiser.step()
+            bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
+            bar.update()
+    if steps.stopped:
         print("stopped early; what has it learned so far?", file=sys.stderr)
+    return steps.seconds
 
 
 def sort(model, inputs):
     """What the model writes after the inputs (N, 6), taking the likeliest digit at each step: (N, 6)."""
-    return generate.sample(model, inputs, LENGTH, temperature=0)[:, LENGTH:]
+    return generate.generate(model, inputs, LENGTH)
 
 
 def right(inputs, written):
@@ -82,17 +87,16 @@ def show(inputs, written):
         print(*("".join(map(str, digits)) for digits in (given, sorted_)), "right" if ok else "WRONG", sep="  ")
 
 
-def run(seed):
+def run(seed, file):
     """Train, show some outputs, print how many are right."""
-    progress, begun = progress_bar(), time.perf_counter()
+    progress = progress_bar()
     mt.manual_seed(seed)
     rng = mt.backend.generator()                # the one that draws the initial weights
     inputs, held_out = all_inputs(rng)
     model = models.GPT2(models.GPT2Config(**MODEL))
     print(f"{sum(p.size for p in model.parameters()):,} parameters; {len(inputs)} inputs to learn from, "
           f"{len(held_out)} held out")
-    train(model, inputs, rng, progress)
-    seconds = time.perf_counter() - begun
+    seconds = train(model, inputs, rng, progress, seed, file)
 
     written = sort(model, held_out)
     good = right(held_out, written)
@@ -127,6 +131,8 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--resume", type=Path, metavar="FILE",
+                        help="keep the state of the training in FILE, and go on from it where it is")
     args = parser.parse_args(argv)
     try:
         if args.seed < 0:
@@ -136,8 +142,8 @@ def main(argv=None):
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         with threads(1):
-            run(args.seed)
-    except Refused as error:
+            run(args.seed, args.resume)
+    except (Refused, resume.StateError) as error:
         print(f"sort_digits: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:                   # outside of the training, or for the second time

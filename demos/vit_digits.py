@@ -2,6 +2,7 @@
 
     python demos/vit_digits.py                          five splits, a minute each on a CPU
     python demos/vit_digits.py --split 0 --out it.png   one of them, with its mistakes in a picture
+    python demos/vit_digits.py --resume FILE            stop with Ctrl-C, and go on with the same line
 
 1797 images of 8 x 8 pixels: "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak 1998, UCI Machine
 Learning Repository, CC BY 4.0. One permutation of them, always the same, is cut into five parts; a split trains on
@@ -12,13 +13,12 @@ across, anew each time they are seen.
 import argparse
 import contextlib
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 
 import minitx as mt
-from minitx import models, ops, optim, schedule
+from minitx import models, ops, optim, resume, schedule
 
 DATA = Path(__file__).parent / "data" / "digits.csv.gz"
 SHADES = " .:-=+*#%@"
@@ -66,13 +66,19 @@ def nearest_neighbour(images, digits, others):
 
 # ---- training and looking --------------------------------------------------------------------------------------------
 
-def train(images, digits, name, progress):
-    """A ViT trained on the images."""
+def train(images, digits, number, progress, seed=0, file=None):
+    """A ViT trained on the images of that split, and the seconds it took. Its state is kept in FILE-number."""
     rng = mt.backend.generator()                    # it draws the weights, too
     model = models.ViT(models.ViTConfig(**MODEL))
     optimiser = optim.AdamW(optim.decay_groups(model, DECAY), betas=(0.9, 0.99),
                             lr=lambda step: schedule.warmup_cosine(step, RATE, STEPS // 10, STEPS))
-    with progress(range(STEPS), desc=name, unit="step", dynamic_ncols=True, leave=False) as bar:
+    settings = dict(demo="vit_digits", split=number, seed=seed, batch=BATCH, rate=RATE, decay=DECAY, **MODEL)
+    file = file and file.with_name(f"{file.stem}-{number}{file.suffix}")
+    steps = resume.Steps(STEPS, model, optimiser, file, settings)
+    if file:
+        print(steps)
+    with steps, progress(steps, desc=f"split {number}", total=STEPS, initial=steps.done, unit="step", dynamic_ncols=True,
+                         leave=False) as bar:
         for _ in bar:
             batch = rng.choice(len(images), BATCH, replace=False)
             logits = model(mt.tensor(moved(images[batch], rng)))
@@ -82,7 +88,9 @@ def train(images, digits, name, progress):
             optim.clip_grad_norm(model.parameters(), 1.0)
             optimiser.step()
             bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-    return model.eval()
+    if steps.stopped:
+        raise KeyboardInterrupt
+    return model.eval(), steps.seconds
 
 
 @mt.no_grad()
@@ -141,16 +149,14 @@ def progress_bar():
     return tqdm
 
 
-def run(numbers, seed, out):
+def run(numbers, seed, out, file):
     """Train on every split, print the scores, and show mistakes and what the last model looks at."""
     (images, digits), progress = read_digits(), progress_bar()
     scores, neighbours, found = [], [], []
     for number in numbers:
         train_on, test_on = split_of(len(images), number)
         mt.manual_seed(seed)
-        begun = time.perf_counter()
-        model = train(images[train_on], digits[train_on], f"split {number}", progress)
-        seconds = time.perf_counter() - begun
+        model, seconds = train(images[train_on], digits[train_on], number, progress, seed, file)
         answers, gaze = look(model, images[test_on])
         neighbour = nearest_neighbour(images[train_on], digits[train_on], images[test_on])
         wrong = np.flatnonzero(answers != digits[test_on])
@@ -176,6 +182,8 @@ def main(argv=None):
     parser.add_argument("--out", type=Path, metavar="FILE", help="also draw the mistakes, into a png")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the state of each training in FILE-0, FILE-1 ..., "
+                        "and go on from them where they are")
     args = parser.parse_args(argv)
     try:
         if args.seed < 0:
@@ -193,8 +201,8 @@ def main(argv=None):
         except OSError as error:
             raise Refused(f"cannot write {args.out} ({error.strerror or error}): give --out another file") from None
         with threads(1):
-            run(range(5) if args.split is None else [args.split], args.seed, args.out)
-    except Refused as error:
+            run(range(5) if args.split is None else [args.split], args.seed, args.out, args.resume)
+    except (Refused, resume.StateError) as error:
         print(f"vit_digits: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

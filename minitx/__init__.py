@@ -9,9 +9,9 @@ from minitx.creation import arange, ones, rand, randn, tensor, zeros
 
 __version__ = "0.1.0"
 __all__ = ["Op", "Tensor", "arange", "backend", "checkpoint", "cuda", "generate", "gradcheck", "interop",
-           "manual_seed", "models", "nn", "no_grad", "ones", "ops", "optim", "proof", "rand", "randn", "schedule",
-           "set_default_device", "set_default_dtype", "tensor", "zeros"]
-_LATER = ("checkpoint", "generate", "interop", "models", "proof")
+           "manual_seed", "models", "nn", "no_grad", "ones", "ops", "optim", "proof", "rand", "randn", "resume",
+           "sampling", "schedule", "set_default_device", "set_default_dtype", "tensor", "training", "zeros"]
+_LATER = ("checkpoint", "generate", "interop", "models", "proof", "resume", "sampling", "training")
 
 
 def __dir__():

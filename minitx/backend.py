@@ -5,6 +5,7 @@ slowly or wrongly, is a function of this file. Nothing else in minitx (but ``fus
 """
 import contextlib
 import functools
+import math
 import os
 
 import numpy as np
@@ -346,3 +347,8 @@ def erf(x):
         return special.erf(x)
     from cupyx.scipy.special import erf as cupy_erf
     return cupy_erf(x)
+
+
+def normal_cdf(x):
+    """P(Z < x) = (1 + erf(x / sqrt 2)) / 2 of array x, Z a normal variable."""
+    return special.normal_cdf(x) if xp_of(x) is np else 0.5 * (1 + erf(math.sqrt(0.5) * x))

@@ -15,6 +15,11 @@ from minitx.tensor import Tensor, as_numpy
 
 READ = {"BOOL": "?", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2", "I8": "i1", "I16": "<i2", "I32": "<i4",
         "I64": "<i8", "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}        # safetensors' names
+PIECE = 1 << 17                         # numbers that are read at once
+TIED = "minitx.tied"                    # in a file's metadata: JSON of {name: the name that its array is stored under}
+CONVERT = ('python -c "import glob, torch; from safetensors.torch import save_file; save_file({name: x.contiguous()'
+           ".clone() for file in glob.glob('pytorch_model*.bin') for name, x in torch.load(file, map_location='cpu', "
+           "weights_only=True).items()}, 'model.safetensors', {'format': 'pt'})\"")
 
 
 def save(path, state, metadata=None):
@@ -22,19 +27,31 @@ def save(path, state, metadata=None):
 
     The file appears whole or not at all: it is written under another name in the same folder, flushed to the disk, then
     renamed. A file that it replaces lends it its mode; through a link, the file that the link leads to is replaced.
+    An array that stands under several names, as tied weights do, is stored once, and `load` gives it all its names.
     ValueError naming the file for what safetensors cannot store, ImportError where safetensors is missing.
     """
     safetensors, path = _safetensors(), Path(path)
-    state = {name: _plain(name, value) for name, value in state.items()}
     if "__metadata__" in state:
         raise ValueError(f"{path}: no tensor can have the name __metadata__ in a safetensors file")
+    first = {}
+    tied = {name: first.setdefault(id(value.data if isinstance(value, Tensor) else value), name)
+            for name, value in state.items()}
+    tied = {name: kept for name, kept in tied.items() if name != kept}
+    if tied:
+        metadata = {**(metadata or {}), TIED: json.dumps(tied)}
+    state = {name: _plain(name, value) for name, value in state.items() if name not in tied}
+    try:
+        data = safetensors.numpy.save(state, metadata)
+    except (safetensors.SafetensorError, TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be saved: {error}") from error
+    write(path, data)
+
+
+def write(path, data):
+    """Write the bytes as a whole file or not at all; how, stands in `save`."""
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f".{secrets.token_hex(4)}.tmp")
     try:
-        try:
-            data = safetensors.numpy.save(state, metadata)
-        except (safetensors.SafetensorError, TypeError, KeyError, ValueError) as error:
-            raise ValueError(f"{path}: cannot be saved: {error}") from error
         with open(unfinished, "xb") as file:
             file.write(data)
             file.flush()
@@ -55,7 +72,9 @@ def load(path, dtype=None):
     bfloat16, which NumPy lacks, becomes float32. ValueError naming the file where it is none or holds another dtype;
     FileNotFoundError where there is no file.
     """
-    return dict(Stored(path, dtype))
+    stored = Stored(path, dtype)
+    arrays = {place: stored[name] for place, name in dict(zip(stored.places.values(), stored)).items()}
+    return {name: arrays[place] for name, place in stored.places.items()}
 
 
 class Stored(Mapping):
@@ -78,13 +97,37 @@ class Stored(Mapping):
             self.places.update({name: places[name] for name in names})
 
     def __getitem__(self, name):
+        shape, dtype = self.describe(name)
+        array, done = np.empty(shape, dtype), 0
+        for piece in self.pieces(name):
+            array.reshape(-1)[done:done + piece.size] = piece
+            done += piece.size
+        return array
+
+    def describe(self, name):
+        """(shape, dtype) of the array that a name gives."""
+        _, kind, shape, _ = self.places[name]
+        dtype = np.dtype("f4" if kind == "BF16" else READ[kind]).newbyteorder("=")
+        return tuple(shape), dtype if self.dtype is None or dtype.kind != "f" else self.dtype
+
+    def pieces(self, name):
+        """The numbers of a tensor as they are read, in order: 1-d arrays, so that none lies in memory twice."""
         path, kind, shape, start = self.places[name]
-        array = np.fromfile(path, READ[kind], math.prod(shape), offset=start).reshape(shape)
-        if kind == "BF16":
-            array = from_bfloat16(array)
-        if self.dtype is not None and array.dtype.kind == "f":
-            array = array.astype(self.dtype, copy=False)
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
+        with open(path, "rb") as file:
+            file.seek(start)
+            for done in range(0, math.prod(shape), PIECE):
+                wanted = min(PIECE, math.prod(shape) - done)
+                piece = np.fromfile(file, READ[kind], wanted)
+                if piece.size < wanted:
+                    raise ValueError(f"{path}: {name} ends before its time; the file was cut while it was read")
+                yield from_bfloat16(piece) if kind == "BF16" else piece
+
+    def same(self, first, second):
+        """Whether two names give the same numbers in the same shape."""
+        if self.places[first] == self.places[second]:
+            return True
+        return self.describe(first)[0] == self.describe(second)[0] and all(
+            np.array_equal(a, b, equal_nan=True) for a, b in zip(self.pieces(first), self.pieces(second)))
 
     def __iter__(self):
         return iter(self.places)
@@ -110,7 +153,7 @@ def to_bfloat16(x):
 def metadata(path):
     """The {str: str} that was saved along with the tensors; empty if there was none."""
     with _opened(path) as file:
-        return file.metadata() or {}
+        return {key: value for key, value in (file.metadata() or {}).items() if key != TIED}
 
 
 @contextlib.contextmanager
@@ -120,8 +163,8 @@ def _opened(path):
     with open(path, "rb"):                                      # nothing there, a folder, not allowed: Python says it best
         pass
     if path.suffix in (".bin", ".pt", ".pth"):
-        raise ValueError(f"{path}: a pickle, which can run any code when opened, so it is not read. Convert it once: "
-                         "safetensors.torch.save_file(torch.load(PATH, weights_only=True), 'model.safetensors')")
+        raise ValueError(f"{path}: a pickle, which can run any code when opened, so it is not read. Convert it once, "
+                         f"where PyTorch is, in its folder: {CONVERT.replace('pytorch_model*.bin', path.name)}")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             yield file
@@ -149,12 +192,16 @@ def _shards(index):
 def _places(path):
     """{name: (file, dtype, shape, first byte)} of one file, whose header the library has checked."""
     with _opened(path) as file:
-        names = set(file.keys())
+        names, metadata = set(file.keys()), file.metadata() or {}
     with open(path, "rb") as plain:
         size = int.from_bytes(plain.read(8), "little")
         header = json.loads(plain.read(size))
-    places = {name: (path, header[name]["dtype"], header[name]["shape"], 8 + size + header[name]["data_offsets"][0])
-              for name in header if name in names}
+    places = {name: (path, about["dtype"], tuple(about["shape"]), 8 + size + about["data_offsets"][0])
+              for name, about in header.items() if name in names}
+    try:
+        places.update({name: places[kept] for name, kept in json.loads(metadata.get(TIED, "{}")).items()})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: what its metadata says of tied tensors is wrong: {error!r}") from error
     for name, (_, dtype, *_) in places.items():
         if dtype not in READ:
             raise ValueError(f"{path}: {name} is {dtype}; floats of 16, 32 and 64 bits, bfloat16, integers and bools are "

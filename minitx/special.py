@@ -1,5 +1,6 @@
-"""What NumPy itself lacks or does slowly: the error function, and adding up rows by index. Host arrays alone."""
-import functools
+"""What NumPy itself lacks or does slowly: the error function, the normal distribution's, and
+adding up rows by index. Host arrays alone."""
+import math
 
 import numpy as np
 
@@ -23,18 +24,38 @@ _SINGLE = ((1.98681264e-06, 0.000284563836, 0.00388321984, 0.0531013546, 0.19354
 
 def erf(x):
     """2/sqrt(pi) * integral of exp(-t^2) from 0 to x, of an array: to 5e-16 relative in float64, 4e-7 in float32."""
+    return _in_blocks(_erf, x)
+
+
+def normal_cdf(x):
+    """P(Z < x) = (1 + erf(x / sqrt 2)) / 2, Z a normal variable, of an array: to 3e-16 in float64, 2e-7 in float32."""
+    return _in_blocks(_normal_cdf, x)
+
+
+def _in_blocks(function, x):
+    """function(a block of x, where its result goes), block by block."""
     x = np.asarray(x)
     flat, y = x.ravel(), np.empty(x.size, x.dtype)
-    road = _erf_single if x.dtype == np.float32 else _erf_double
     for i in range(0, x.size, BLOCK):
-        road(flat[i:i + BLOCK], y[i:i + BLOCK])
+        function(flat[i:i + BLOCK], y[i:i + BLOCK])
     return y.reshape(x.shape)
 
 
+def _normal_cdf(x, y):
+    _erf(x * math.sqrt(0.5), y)
+    y += 1
+    y *= 0.5
+
+
+def _erf(x, y):
+    _erf_single(x, y) if x.dtype == np.float32 else _erf_double(x, y)
+
+
 def _erf_single(x, y):
-    z = np.clip(x, -4, 4)
-    np.clip(z * _ratio(_SINGLE, z * z), -1, 1, out=y)
-    y[x >= 4], y[x <= -4] = 1, -1
+    """x times a quotient in x^2. At 3.96 that is a little above 1 already, and erf rounds to 1: so is all beyond."""
+    np.clip(x, -3.96, 3.96, out=y)
+    y *= _ratio(_SINGLE, y * y)
+    np.clip(y, -1, 1, out=y)
 
 
 def _erf_double(x, y):
@@ -49,15 +70,19 @@ def _erf_double(x, y):
 
 def _ratio(coefficients, t):
     """A quotient of two polynomials in t (Horner)."""
-    above, below = (functools.reduce(lambda total, c: _step(total, t, c), rest, np.full_like(t, first))
-                    for first, *rest in coefficients)
+    above, below = (_polynomial(terms, t) for terms in coefficients)
     above /= below
     return above
 
 
-def _step(total, t, c):
-    total *= t
-    total += c
+def _polynomial(coefficients, t):
+    """The coefficient of the highest power first."""
+    first, second, *rest = coefficients
+    total = first * t
+    total += second
+    for c in rest:
+        total *= t
+        total += c
     return total
 
 

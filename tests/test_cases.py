@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import minitx as mt
-from minitx import checkpoint, models, nn, ops, optim, schedule
+from minitx import checkpoint, models, nn, ops, optim, sampling, schedule
 from minitx.models.weights import from_published
 from minitx.nn.positions import relative_buckets
 from minitx.ops.dropout import Dropout
@@ -408,11 +408,11 @@ def sample(record):
     logits = np.array(record["inputs"]["logits"])
     if record["kind"] == "error":
         with pytest.raises(errors(record)):
-            mt.generate.sample_token(logits, **record["kwargs"])
+            sampling.sample_token(logits, **record["kwargs"])
         return
     generator = np.random.default_rng(0)
     before = generator.bit_generator.state
-    assert mt.generate.sample_token(logits, generator=generator, **record["kwargs"]).tolist() == record["expected"]
+    assert sampling.sample_token(logits, generator=generator, **record["kwargs"]).tolist() == record["expected"]
     assert generator.bit_generator.state == before or record["kwargs"]["temperature"]
 
 
@@ -421,9 +421,9 @@ def top_k_filter(record):
     logits = np.array(record["inputs"]["logits"])
     if record["kind"] == "error":
         with pytest.raises(errors(record)):
-            mt.generate.top_k_filter(logits, **record["kwargs"])
+            sampling.top_k_filter(logits, **record["kwargs"])
         return
-    kept = mt.generate.top_k_filter(logits, **record["kwargs"])
+    kept = sampling.top_k_filter(logits, **record["kwargs"])
     if isinstance(record["expected"], dict):
         assert {"kept_count": np.isfinite(kept).sum()} == record["expected"]
     else:
@@ -437,7 +437,7 @@ def vocab_padding(record):
     p = ops.softmax(logits, mask=real).numpy()[0]
     assert p.argmax() == record["expected"]["argmax"]
     same(p[real], record["expected"]["probs_over_real"])
-    assert mt.generate.sample_token(logits, 0.0, vocab_size=int(real.sum())) == record["expected"]["argmax"]
+    assert sampling.sample_token(logits, 0.0, vocab_size=int(real.sum())) == record["expected"]["argmax"]
 
 
 # ---- behaviours ------------------------------------------------------------------------------------------------------

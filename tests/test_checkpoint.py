@@ -49,6 +49,43 @@ def test_a_model_comes_back(path):
     assert checkpoint.metadata(path) == {"step": "7", "note": "größer"}
 
 
+def test_tied_weights_are_stored_once_and_tied_again(path):
+    a, b = np.arange(1000.0), np.arange(1000.0)
+    checkpoint.save(path, {"a": a, "b": b, "again": a, "tensor": mt.Tensor(b), "view": a[:]}, {"step": "7"})
+    assert path.stat().st_size < 3 * a.nbytes + 1000
+    assert checkpoint.metadata(path) == {"step": "7"}                           # no word of it
+    loaded = checkpoint.load(path)
+    assert loaded.keys() == {"a", "b", "again", "tensor", "view"}
+    assert loaded["again"] is loaded["a"] and loaded["tensor"] is loaded["b"] and loaded["view"] is not loaded["a"]
+    for array in loaded.values():
+        np.testing.assert_array_equal(array, a)
+    loaded["a"][0] = 5
+    assert loaded["again"][0] == 5 and loaded["view"][0] == loaded["b"][0] == 0
+
+
+def test_a_tied_model_comes_back_tied(path):
+    def tied():
+        embedding, linear = nn.Embedding(7, 3), nn.Linear(3, 7)
+        linear.weight = embedding.weight
+        return nn.Sequential(embedding, linear)
+
+    model, other = tied(), tied()
+    checkpoint.save(path, model.state_dict())
+    with safetensors.safe_open(path, framework="numpy") as file:
+        assert sorted(file.keys()) == ["0.weight", "1.bias"]
+    other.load_state_dict(checkpoint.load(path))
+    state, expected = other.state_dict(), model.state_dict()
+    np.testing.assert_array_equal(state["1.weight"], expected["0.weight"])
+    assert state["1.weight"] is state["0.weight"]
+
+
+@pytest.mark.parametrize("tied", ["", "[]", '{"b": "c"}', '{"b": ["a"]}', "[" * 100000])
+def test_what_a_file_says_of_ties_is_checked(tied, path):
+    checkpoint.save(path, {"a": np.ones(2)}, {"minitx.tied": tied})
+    with pytest.raises(ValueError, match="model.safetensors: what its metadata says of tied tensors is wrong"):
+        checkpoint.load(path)
+
+
 def test_tensors_are_saved_too(path):
     checkpoint.save(path, {"x": mt.tensor([1.0, 2.0])})
     np.testing.assert_array_equal(checkpoint.load(path)["x"], [1, 2])
@@ -76,8 +113,24 @@ def test_stored_files(record, path):
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth"])
 def test_pickles_are_not_read(name, tmp_path):
     (tmp_path / name).write_bytes(b"anything")
-    with pytest.raises(ValueError, match=f"{name}.*save_file"):
+    with pytest.raises(ValueError, match=f"{name}.*save_file.*glob.'{name}'"):
         checkpoint.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 8, 40, -1])
+def test_a_file_that_was_cut(keep, path):
+    checkpoint.save(path, {"a": np.arange(9.0)})
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match="model.safetensors: cannot be read as safetensors"):
+        checkpoint.load(path)
+
+
+def test_a_file_that_is_cut_while_it_is_read(path):
+    checkpoint.save(path, {"a": np.arange(9.0)})
+    stored = checkpoint.Stored(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="model.safetensors: a ends before its time"):
+        stored["a"]
 
 
 def test_a_missing_file():
@@ -174,7 +227,33 @@ def test_tensors_are_read_one_by_one(path):
     assert set(stored) == {"a", "b"} and len(stored) == 2 and "c" not in stored
     assert stored["a"].tolist() == [0, 1, 2] and stored["b"].dtype == np.float32
     stored["a"][0] = 7                                              # an array of its own
-    assert stored["a"][0] == 0
+    assert stored["a"][0] == 0 and stored["b"].flags.owndata
+    assert stored.describe("b") == ((2, 2), np.float32)
+
+
+@pytest.mark.parametrize("dtype", [None, np.float64])
+def test_tensors_are_read_in_pieces(dtype, path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PIECE", 4)
+    arrays = {"a": np.arange(11.0, dtype=np.float32), "b": np.arange(12).reshape(4, 3), "empty": np.ones((0, 2)),
+              "0-d": np.array(2.5), "eight": np.arange(8, dtype=np.float16)}
+    checkpoint.save(path, arrays)
+    stored = checkpoint.Stored(path, dtype)
+    assert [len(piece) for piece in stored.pieces("a")] == [4, 4, 3]
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(stored[name], array)
+        assert stored.describe(name) == (stored[name].shape, stored[name].dtype)
+
+
+def test_two_tensors_of_the_same_numbers(path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PIECE", 4)
+    a = np.arange(9, dtype=np.float32)
+    a[5] = np.nan
+    late = a.copy()
+    late[8] = 0
+    checkpoint.save(path, {"a": a, "again": a, "copy": a.copy(), "double": a.astype(float), "late": late,
+                           "square": a.reshape(3, 3).copy()})
+    stored = checkpoint.Stored(path)
+    assert {name for name in stored if stored.same("a", name)} == {"a", "copy", "double", "again"}
 
 
 @pytest.mark.parametrize("state, metadata, error", [

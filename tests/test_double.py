@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import minitx as mt
-from minitx import backend, models, nn, ops, optim
+from minitx import backend, generate, models, nn, ops, optim
 from minitx.proof.cases import cases, edges
 
 MISSING = """
@@ -326,6 +326,20 @@ def test_models_move_ids_masks_and_targets_from_the_host(cupy, kind):
 
     for ours, numpys in zip(step("cuda"), step("cpu"), strict=True):
         np.testing.assert_allclose(ours, numpys, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, dict(temperature=1.0, top_k=3, generator=0), dict(num_beams=3)], ids=str)
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_text_is_written_there_as_here(cupy, name, options):
+    def write(device):
+        mt.manual_seed(1)
+        model = models.Llama(models.LlamaConfig(11, 8, 12, 2, 4, 2, max_position_embeddings=12)) if name == "llama" else (
+            models.T5(models.T5Config(11, 8, 4, 12, 2, num_heads=2)))
+        model.to(device, np.float64)
+        mask = [[1, 1, 1, 1], [0, 0, 1, 1]]
+        return generate.generate(model, [[4, 2, 5, 3], [0, 0, 7, 8]], 7, attention_mask=mask, stop=9, **options)
+
+    np.testing.assert_array_equal(write("cuda"), write("cpu"))
 
 
 def test_grouped_heads_and_positions_from_the_host(cupy):

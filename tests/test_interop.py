@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minitx as mt
-from minitx import models, nn
+from minitx import models, nn, ops
 from minitx.interop import from_torch, mask_from_torch, to_torch
 from minitx.nn.vision import PatchProjection
 
@@ -672,7 +672,8 @@ TO = {
     "num_kv_heads=1 ": lambda: nn.MultiHeadAttention(8, 2, num_kv_heads=1),
     "d_k=3 ": lambda: nn.MultiHeadAttention(8, 2, d_k=3),
     "d_k=2 ": lambda: nn.MultiHeadAttention(7, 3, d_k=2),
-    "attend=": lambda: attention(attend=nn.rotary_attention),
+    "attend=": lambda: attention(attend=lambda q, k, v, mask, **options: v),
+    "rotate=": lambda: attention(rotate=ops.rope),
     "training": lambda: attention(dropout__training=False),
     "MultiHeadAttention: biases": lambda: attention(w_o=nn.Linear(8, 8, bias=False)),
     "projection.*must be just Linear": lambda: attention(w_v=nn.Sequential(nn.Linear(8, 8))),

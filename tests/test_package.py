@@ -80,8 +80,9 @@ before = set(sys.modules)
 import minitx
 print(*set(sys.modules) - before)
 """).split()
-    late = {"minitx.models", "minitx.proof", "minitx.interop", "minitx.checkpoint", "minitx.generate", "numpy.random",
-            "cupy", "torch", "safetensors", "tqdm", "matplotlib", "threadpoolctl", "argparse", "json", "ast"}
+    late = {"minitx.models", "minitx.proof", "minitx.interop", "minitx.checkpoint", "minitx.generate", "minitx.training",
+            "minitx.resume", "numpy.random", "cupy", "torch", "safetensors", "tqdm", "matplotlib", "threadpoolctl",
+            "argparse", "json", "ast"}
     assert not late & set(loaded)
     assert {"minitx.backend", "minitx.autograd", "minitx.ops", "minitx.nn", "minitx.optim",
             "minitx.schedule"} <= set(loaded)

@@ -66,7 +66,7 @@ class ToTorch(Conversion):
 
     def attention(self, m):
         projections = self.projections(m)
-        self.require(m, num_kv_heads=m.num_heads, attend=ops.scaled_dot_product_attention)
+        self.require(m, num_kv_heads=m.num_heads, attend=ops.scaled_dot_product_attention, rotate=None)
         if m.num_heads * m.d_k != m.d_model:
             self.refuse(m, f"d_k={m.d_k} cannot be kept, {m.num_heads} heads must be {m.d_model} wide together")
         self.only(nn.Dropout, m.dropout, "its dropout")

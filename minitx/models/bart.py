@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from minitx import nn
-from minitx.models.base import EncoderDecoder, activation, set_rates
+from minitx.models.base import EncoderDecoder, activation, past_of, set_rates
 from minitx.nn.layers import check_size
 
 
@@ -16,7 +16,9 @@ class BartConfig:
 
     BART base, 139 420 416 parameters, is 768 wide, with 6 layers, 12 heads and 3072 in the nets on both sides.
     activation_function is "gelu" (exact), "gelu_new" (the tanh form), "relu", "silu" or "tanh". A target starts with
-    decoder_start_token_id. tie_word_embeddings=False gives the output layer a matrix of its own.
+    decoder_start_token_id and ends with eos_token_id, one or several; what is written begins with forced_bos_token_id and
+    has forced_eos_token_id in its last place, where they are not None. tie_word_embeddings=False gives the output layer a
+    matrix of its own.
     """
     model_type: ClassVar[str] = "bart"
 
@@ -37,9 +39,11 @@ class BartConfig:
     scale_embedding: bool = False
     tie_word_embeddings: bool = True
     pad_token_id: int | None = 1
-    bos_token_id: int = 0
-    eos_token_id: int = 2
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int = 2
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | list[int] | None = 2
 
 
 class BartPositions(nn.Module):
@@ -55,8 +59,9 @@ class BartPositions(nn.Module):
         self.norm = nn.LayerNorm(config.d_model)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x):
-        return self.drop(self.norm(self.table(x, np.arange(x.shape[1]) + self.offset)))
+    def forward(self, x, past=0):
+        first = past + self.offset
+        return self.drop(self.norm(self.table(x, np.arange(first, first + x.shape[1]))))
 
 
 class BART(EncoderDecoder):
@@ -67,13 +72,15 @@ class BART(EncoderDecoder):
     S and T are at most max_position_embeddings. attention_mask (B, S) and decoder_attention_mask (B, T) have 1 for a
     token and 0 for padding; the decoder sees no later token. Positions count padding too, as in the published model:
     pad on the right, where it changes no result but its own. `encode` and `decode` are the two halves, for writing
-    one token at a time (generate.greedy_decode). The output layer's bias is not trained.
+    one token at a time (generate.generate). The output layer's bias is not trained.
 
     TypeError for ids that are no integers, ValueError for a sequence that is too long, IndexError for an unknown id.
     TypeError for a config that is no BartConfig, ValueError for one that makes no model.
     """
 
     configs, heads = (BartConfig,), ("lm", None)
+    context = property(lambda self: self.config.max_position_embeddings)
+    decoder_embed: nn.Embedding | None = None                               # where an untied file has another than `shared`
 
     def __init__(self, config=None, head="lm"):
         c = self.configure(config, head)
@@ -107,22 +114,24 @@ class BART(EncoderDecoder):
         x, mask = self.embed(ids, attention_mask)
         return self.encoder(self.encoder_positions(x), mask, return_weights=return_weights)
 
-    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None, *, return_weights=False):
+    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None, *, cache=None,
+               return_weights=False):
         """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives,
         or (that, weights).
         """
-        x, mask = self.embed(decoder_ids, decoder_attention_mask, "decoder_")
+        past = past_of(cache)
+        x, mask = self.embed(decoder_ids, decoder_attention_mask, "decoder_", past)
         memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
-        x = self.decoder(self.decoder_positions(x), memory, mask, memory_mask, is_causal=True,
+        x = self.decoder(self.decoder_positions(x, past), memory, mask, memory_mask, is_causal=True, cache=cache,
                          return_weights=return_weights)
         x, weights = x if return_weights else (x, None)
         x = x if self.lm_head is None else self.lm_head(x)
         return (x, weights) if return_weights else x
 
-    def embed(self, ids, attention_mask, whose=""):
-        """ids (B, T) -> (vectors (B, T, C), mask (B, 1, T) or None)."""
-        mask = self.read(ids, attention_mask, self.config.max_position_embeddings, whose)
-        x = self.shared(ids)
+    def embed(self, ids, attention_mask, whose="", past=0):
+        """ids (B, T) -> (vectors (B, T, C), mask (B, 1, past + T) or None)."""
+        mask = self.read(ids, attention_mask, self.context, whose, past)
+        x = (self.decoder_embed if whose and self.decoder_embed else self.shared)(ids)
         return x * math.sqrt(self.config.d_model) if self.config.scale_embedding else x, mask
 
     def extra_repr(self):

@@ -4,7 +4,8 @@ import numpy as np
 from minitx import nn
 from minitx.nn.layers import ACTIVATIONS
 
-PUBLISHED = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "silu"}
+PUBLISHED = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+             "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh", "gelu_python": "gelu", "swish": "silu"}
 
 
 class Model(nn.Module):
@@ -23,17 +24,27 @@ class Model(nn.Module):
             wanted = " or ".join(kind.__name__ for kind in self.configs)
             raise TypeError(f"{name}: config must be a {wanted}, got {type(config).__name__}; of a dict make "
                             f"{self.configs[0].__name__}(**config)")
-        self.config = config
+        self.config, self.head_name = config, head
         return config
 
-    def read(self, ids, attention_mask, longest=None, whose=""):
+    def save_pretrained(self, folder):
+        """Write config.json and model.safetensors into a folder, as transformers' from_pretrained and ours read them.
+
+        A new file takes the place of an old one when it is whole. ValueError for a model without a published form.
+        """
+        from minitx.models.pretrained import save_pretrained
+        save_pretrained(self, folder)
+
+    def read(self, ids, attention_mask, longest=None, whose="", past=0):
         """What the attention_mask of ids (B, T) says to a layer: (B, 1, T), or None.
 
-        ValueError for ids of another shape, or more of them than `longest`; `whose` is "decoder_" for the decoder's.
+        Behind `past` tokens that a cache has seen it is (B, past + T), theirs too. ValueError for ids of another shape,
+        or more of them than `longest`; `whose` is "decoder_" for the decoder's.
         """
         name, shape = type(self).__name__, np.shape(ids)
         if len(shape) != 2:
             raise ValueError(f"{name}: {whose}ids must be (B, T), got {shape}")
+        shape = shape[0], past + shape[1]
         if longest is not None and shape[1] > longest:
             raise ValueError(f"{name}: a sequence of {shape[1]} tokens is longer than the {longest} positions: shorten "
                              "it, or configure more")
@@ -42,8 +53,29 @@ class Model(nn.Module):
         return nn.mask_from_tokenizer(attention_mask, shape, f"{name}: {whose}attention_mask")
 
 
+class DecoderOnly(Model):
+    """A family that goes on with a text. `context` is the number of tokens that it can see."""
+
+    context: int
+    lm_head: nn.Linear | None
+
+    def forward(self, ids, attention_mask=None, *, cache=None, return_weights=False):
+        x, weights = self.hidden(ids, attention_mask, cache, return_weights)
+        x = x if self.lm_head is None else self.lm_head(x)
+        return (x, weights) if return_weights else x
+
+    def hidden(self, ids, attention_mask=None, cache=None, return_weights=False):
+        """(the last hidden states (B, T, C), the weights of each layer in a list, which without return_weights is empty)"""
+        raise NotImplementedError(f"{type(self).__name__} has no hidden")
+
+
 class EncoderDecoder(Model):
-    """A family that reads one text and writes another, in two halves: `encode` and `decode`."""
+    """A family that reads one text and writes another, in two halves: `encode` and `decode`.
+
+    `context` is the number of tokens that it can write, None without a limit.
+    """
+
+    context: int | None
 
     def forward(self, ids, decoder_ids, attention_mask=None, decoder_attention_mask=None, *, return_weights=False):
         """The result, or with return_weights (result, (encoder's, decoder's weights))."""
@@ -63,6 +95,21 @@ class EncoderDecoder(Model):
         if attention_mask is None:
             return None
         return nn.mask_from_tokenizer(attention_mask, memory.shape[:2], f"{type(self).__name__}: attention_mask")
+
+
+def past_of(cache):
+    """How many tokens a cache has seen; without one 0."""
+    return 0 if cache is None else cache.length
+
+
+def positions_of(ids, mask, past=0):
+    """Where the tokens of ids (B, T) stand, counting those alone that mask (B, 1, past + T) lets be seen: (B, T).
+
+    Without a mask (T,), from `past` on, and None for what needs no telling: from 0 on.
+    """
+    if mask is not None:
+        return nn.position_ids_from_mask(mask[:, 0])[:, past:]
+    return np.arange(past, past + np.shape(ids)[1]) if past else None
 
 
 def make_blocks(model, block, config, n):

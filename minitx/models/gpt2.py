@@ -1,10 +1,11 @@
 """GPT-2: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"."""
+import functools
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minitx import nn
-from minitx.models.base import Model, activation, make_blocks
+from minitx import nn, ops
+from minitx.models.base import DecoderOnly, activation, make_blocks, past_of, positions_of
 
 
 @dataclass
@@ -12,7 +13,9 @@ class GPT2Config:
     """The fields and defaults of the published configuration (124 439 808 parameters), and `bias` of ours.
 
     n_inner None means 4 n_embd. activation_function is "gelu_new" (the tanh form), "gelu" (exact), "relu", "silu" or
-    "tanh", or a published name for one of them. bias=False leaves out every bias, those of the layer norms too.
+    "tanh", or a published name for one of them. Scores are divided by the root of a head's width unless
+    scale_attn_weights is False, and by the number of their layer, from 1 on, if scale_attn_by_inverse_layer_idx is True.
+    bias=False leaves out every bias, those of the layer norms too. Writing stops at eos_token_id, one or several.
     """
     model_type: ClassVar[str] = "gpt2"
 
@@ -28,7 +31,10 @@ class GPT2Config:
     attn_pdrop: float = 0.1
     layer_norm_epsilon: float = 1e-5
     initializer_range: float = 0.02
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
     tie_word_embeddings: bool = True
+    eos_token_id: int | list[int] | None = 50256
     bias: bool = True
 
 
@@ -45,7 +51,7 @@ class Block(nn.EncoderBlock):
         self.dropout = nn.Dropout(c.resid_pdrop)
 
 
-class GPT2(Model):
+class GPT2(DecoderOnly):
     """A stack of pre-norm blocks in which no position sees what comes after it.
 
         ids (B, T)   ->   logits (B, T, vocab_size), or with head=None the last hidden states (B, T, n_embd)
@@ -60,6 +66,7 @@ class GPT2(Model):
     """
 
     configs, heads = (GPT2Config,), ("lm", None)
+    context = property(lambda self: self.config.n_positions)
 
     def __init__(self, config=None, head="lm"):
         c = self.configure(config, head)
@@ -72,7 +79,18 @@ class GPT2(Model):
             self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False) if head else None
         if head and c.tie_word_embeddings:
             self.lm_head.weight = self.wte.weight
+        self.scale_scores()
         self.initialise()
+
+    def scale_scores(self):
+        """Give each layer's attention the factor of its scores, where the config asks for another than 1 / sqrt(K)."""
+        c = self.config
+        if c.scale_attn_weights and not c.scale_attn_by_inverse_layer_idx:
+            return
+        for i, block in enumerate(self.h, 1):
+            scale = 1 / math.sqrt(block.attn.d_k) if c.scale_attn_weights else 1.0
+            scale = scale / i if c.scale_attn_by_inverse_layer_idx else scale
+            block.attn.attend = functools.partial(ops.scaled_dot_product_attention, scale=scale)
 
     def initialise(self):
         """Matrices N(0, initializer_range), smaller where they add to the residual stream, 2 n_layer times; biases 0."""
@@ -82,14 +100,12 @@ class GPT2(Model):
                 adds = name.endswith(("attn.w_o.weight", "ff.net.3.weight"))
                 p.data = nn.init.normal(p.shape, c.initializer_range / (math.sqrt(2 * c.n_layer) if adds else 1))
 
-    def forward(self, ids, attention_mask=None, *, return_weights=False):
-        mask = self.read(ids, attention_mask, self.config.n_positions)      # (B, 1, T)
-        positions = None if mask is None else nn.position_ids_from_mask(mask[:, 0])
-        x = self.drop(self.wpe(self.wte(ids), positions))                   # (B, T, C)
-        x, weights = nn.run_blocks(self.h, x, mask, is_causal=True, return_weights=return_weights)
-        x = self.ln_f(x)
-        x = x if self.lm_head is None else self.lm_head(x)
-        return (x, weights) if return_weights else x
+    def hidden(self, ids, attention_mask=None, cache=None, return_weights=False):
+        past = past_of(cache)
+        mask = self.read(ids, attention_mask, self.context, past=past)      # (B, 1, past + T)
+        x = self.wpe(self.wte(ids), positions_of(ids, mask, past))          # (B, T, C)
+        x, weights = nn.run_blocks(self.h, self.drop(x), mask, is_causal=True, cache=cache, return_weights=return_weights)
+        return self.ln_f(x), weights
 
     def extra_repr(self):
         c = self.config

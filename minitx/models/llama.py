@@ -1,12 +1,13 @@
 """LLaMA: Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models", and later ones of its make."""
 import functools
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from minitx import nn
-from minitx.models.base import Model, activation, make_blocks
+from minitx import nn, ops
+from minitx.models.base import DecoderOnly, activation, make_blocks, past_of, positions_of
 from minitx.nn.layers import check_size
 
 
@@ -15,7 +16,8 @@ class LlamaConfig:
     """The fields and defaults of the published configuration, LLaMA 7B's (6 738 415 616 parameters).
 
     num_key_value_heads None means num_attention_heads, head_dim None hidden_size / num_attention_heads. hidden_act is
-    a name as in GPT2Config. rope_scaling must be None: later models' stretched positions are not built.
+    a name as in GPT2Config. rope_scaling, where a model was made to read further than it was first trained to, is a dict
+    as `rope_frequencies` takes it. Writing stops at eos_token_id, one or several.
     """
     model_type: ClassVar[str] = "llama"
 
@@ -36,11 +38,64 @@ class LlamaConfig:
     attention_bias: bool = False
     attention_dropout: float = 0.0
     mlp_bias: bool = False
+    eos_token_id: int | list[int] | None = 2
 
-    @property
-    def n_positions(self):
-        """max_position_embeddings, under the name that generate.sample asks for."""
-        return self.max_position_embeddings
+
+SCALINGS: dict[str, tuple[str, ...]] = {
+    "default": (), "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")}
+
+
+def rope_frequencies(head_dim, base=10000.0, scaling=None):
+    """The angle by which each pair of a head turns from one position to the next: float64 (head_dim / 2,).
+
+        default   f_i = base^(-2i / head_dim)           Su et al. 2021, "RoFormer"
+        linear    f / factor                            Chen et al. 2023, "Extending Context Window of Large Language
+                                                        Models via Position Interpolation"
+        llama3    s f + (1 - s) f / factor              Llama 3.1's; Grattafiori et al. 2024, "The Llama 3 Herd of Models"
+                  n = original_max_position_embeddings f / 2 pi         how often a pair turns within the first context
+                  s = (n - low_freq_factor) / (high_freq_factor - low_freq_factor), from 0 to 1
+
+    scaling is None or a dict of rope_type, one of these, and the numbers that it takes, such as {"rope_type": "linear",
+    "factor": 4.0}. ValueError for another rope_type, and for a number that is missing, that cannot be or is not taken.
+    """
+    f = base ** (np.arange(head_dim // 2) * (-2 / head_dim))
+    scaling = checked_scaling(scaling, "rope_frequencies: scaling")
+    if scaling["rope_type"] == "default":
+        return f
+    if scaling["rope_type"] == "linear":
+        return f / scaling["factor"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    n = scaling["original_max_position_embeddings"] * f / (2 * np.pi)
+    s = np.clip((n - low) / (high - low), 0, 1)
+    return s * f + (1 - s) * f / scaling["factor"]
+
+
+def checked_scaling(scaling, source):
+    """The dict of a scaling in today's form: rope_type, which files used to call type, and its numbers; no nulls.
+
+    `source` is what errors call it; they are those of `rope_frequencies`.
+    """
+    if scaling is not None and not isinstance(scaling, dict):
+        raise ValueError(f"{source} must be a dict or None, got {scaling!r}")
+    numbers = {name: value for name, value in (scaling or {}).items() if value is not None}
+    kinds = [numbers.pop(name) for name in ("rope_type", "type") if name in numbers] or ["default"]
+    kind, wanted = kinds[0], SCALINGS.get(str(kinds[0]))
+    if wanted is None:
+        raise ValueError(f"{source}: rope_type {kind!r} is not built, only {', '.join(map(repr, SCALINGS))}")
+    if kind != kinds[-1]:
+        raise ValueError(f"{source}: rope_type {kind!r} and type {kinds[-1]!r} contradict each other")
+    if missing := [name for name in wanted if name not in numbers]:
+        raise ValueError(f"{source}: rope_type {kind!r} needs {', '.join(missing)}")
+    if foreign := [name for name in numbers if name not in wanted]:
+        raise ValueError(f"{source}: rope_type {kind!r} takes no {', '.join(foreign)}")
+    for name, value in numbers.items():
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise ValueError(f"{source}: {name} must be a finite number greater than 0, got {value!r}")
+    if kind == "llama3" and not numbers["low_freq_factor"] < numbers["high_freq_factor"]:
+        raise ValueError(f"{source}: low_freq_factor {numbers['low_freq_factor']} must be less than high_freq_factor "
+                         f"{numbers['high_freq_factor']}")
+    return {"rope_type": kind} | {name: numbers[name] for name in wanted}
 
 
 class Block(nn.EncoderBlock):
@@ -55,7 +110,8 @@ class Block(nn.EncoderBlock):
                                           num_kv_heads=c.num_key_value_heads, bias=c.attention_bias)
         if self.attn.d_k % 2:
             raise ValueError(f"Llama: heads of width {self.attn.d_k} cannot be turned in pairs; set an even head_dim")
-        self.attn.attend = functools.partial(nn.rotary_attention, base=c.rope_theta)
+        self.attn.rotate = functools.partial(
+            ops.rope, frequencies=rope_frequencies(self.attn.d_k, c.rope_theta, c.rope_scaling))
         self.ff = nn.FeedForward(c.hidden_size, c.intermediate_size, 0.0, gated=True, bias=c.mlp_bias,
                                  activation=activation("Llama", c.hidden_act))
         self.norm1 = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
@@ -63,7 +119,7 @@ class Block(nn.EncoderBlock):
         self.dropout = nn.Dropout(0.0)
 
 
-class Llama(Model):
+class Llama(DecoderOnly):
     """A stack of pre-norm blocks in which no position sees what comes after it.
 
         ids (B, T)   ->   logits (B, T, vocab_size), or with head=None the last hidden states (B, T, hidden_size)
@@ -78,14 +134,14 @@ class Llama(Model):
     """
 
     configs, heads = (LlamaConfig,), ("lm", None)
+    context = property(lambda self: self.config.max_position_embeddings)
 
     def __init__(self, config=None, head="lm"):
         c = self.configure(config, head)
         check_size("Llama", max_position_embeddings=c.max_position_embeddings)
         if not c.rope_theta > 0:
             raise ValueError(f"Llama: rope_theta must be greater than 0, got {c.rope_theta}")
-        if c.rope_scaling is not None:
-            raise ValueError(f"Llama: rope_scaling {c.rope_scaling} is not built, only None")
+        checked_scaling(c.rope_scaling, "Llama: rope_scaling")
         with nn.init.undrawn():                                             # initialise draws, for the whole model
             self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
             self.layers = make_blocks("Llama", Block, c, c.num_hidden_layers)
@@ -101,14 +157,14 @@ class Llama(Model):
             if p.ndim == 2:
                 p.data = nn.init.normal(p.shape, self.config.initializer_range)
 
-    def forward(self, ids, attention_mask=None, *, return_weights=False):
-        mask = self.read(ids, attention_mask, self.config.max_position_embeddings)          # (B, 1, T)
-        positions = np.arange(np.shape(ids)[1]) if mask is None else nn.position_ids_from_mask(mask[:, 0])
-        x = self.embed_tokens(ids)                                          # (B, T, C)
-        x, weights = nn.run_blocks(self.layers, x, mask, is_causal=True, positions=positions, return_weights=return_weights)
-        x = self.norm(x)
-        x = x if self.lm_head is None else self.lm_head(x)
-        return (x, weights) if return_weights else x
+    def hidden(self, ids, attention_mask=None, cache=None, return_weights=False):
+        past = past_of(cache)
+        mask = self.read(ids, attention_mask, self.context, past=past)      # (B, 1, past + T)
+        positions = positions_of(ids, mask, past)
+        positions = np.arange(np.shape(ids)[1]) if positions is None else positions
+        x, weights = nn.run_blocks(self.layers, self.embed_tokens(ids), mask, is_causal=True, positions=positions,
+                                   cache=cache, return_weights=return_weights)
+        return self.norm(x), weights                                        # (B, T, C)
 
     def extra_repr(self):
         c = self.config

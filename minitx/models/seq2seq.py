@@ -3,7 +3,7 @@ import math
 from dataclasses import dataclass
 
 from minitx import nn
-from minitx.models.base import EncoderDecoder
+from minitx.models.base import EncoderDecoder, past_of, positions_of
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Seq2Seq(EncoderDecoder):
 
     attention_mask (B, S) and decoder_attention_mask (B, T) have 1 for a token and 0 for padding; the decoder sees no
     later token. Positions count the tokens alone, so that padding on either side changes no result but its own.
-    `encode` and `decode` are the two halves, for writing one token at a time (generate.greedy_decode). It is trained
+    `encode` and `decode` are the two halves, for writing one token at a time (generate.generate). It is trained
     with decoder_ids that start with a begin token and lag one step behind the targets, schedule.noam_lr (section 5.3)
     and ops.cross_entropy with label_smoothing=0.1 (section 5.4).
 
@@ -46,6 +46,7 @@ class Seq2Seq(EncoderDecoder):
     """
 
     configs, heads = (Seq2SeqConfig,), ("lm", None)
+    context = property(lambda self: self.config.max_len)
 
     def __init__(self, config=None, head="lm"):
         c = self.configure(config, head)
@@ -71,22 +72,24 @@ class Seq2Seq(EncoderDecoder):
         x, mask = self.embed(self.src_embed, ids, attention_mask)
         return self.transformer.encoder(x, mask, return_weights=return_weights)
 
-    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None, *, return_weights=False):
+    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None, *, cache=None,
+               return_weights=False):
         """decoder_ids (B, T) and what encode made of the source, whose mask is attention_mask -> what the model gives,
         or (that, [(self, cross) weights (B, H, T, T) and (B, H, T, S), one pair a layer]).
         """
-        x, mask = self.embed(self.tgt_embed, decoder_ids, decoder_attention_mask, "decoder_")
+        x, mask = self.embed(self.tgt_embed, decoder_ids, decoder_attention_mask, "decoder_", past_of(cache))
         memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
-        x = self.transformer.decoder(x, memory, mask, memory_mask, is_causal=True, return_weights=return_weights)
+        x = self.transformer.decoder(x, memory, mask, memory_mask, is_causal=True, cache=cache,
+                                     return_weights=return_weights)
         x, weights = x if return_weights else (x, None)
         x = x if self.lm_head is None else self.lm_head(x)
         return (x, weights) if return_weights else x
 
-    def embed(self, embedding, ids, attention_mask, whose=""):
-        """ids (B, T) -> (vectors with their positions (B, T, C), mask (B, 1, T) or None)."""
-        mask = self.read(ids, attention_mask, self.config.max_len, whose)
-        positions = None if mask is None else nn.position_ids_from_mask(mask[:, 0])
-        return self.positions(embedding(ids) * math.sqrt(self.config.d_model), positions), mask
+    def embed(self, embedding, ids, attention_mask, whose="", past=0):
+        """ids (B, T) -> (vectors with their positions (B, T, C), mask (B, 1, past + T) or None)."""
+        mask = self.read(ids, attention_mask, self.context, whose, past)
+        x = embedding(ids) * math.sqrt(self.config.d_model)
+        return self.positions(x, positions_of(ids, mask, past)), mask
 
     def extra_repr(self):
         c = self.config

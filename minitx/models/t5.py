@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minitx import nn, ops
-from minitx.models.base import EncoderDecoder, activation, make_blocks
+from minitx.models.base import EncoderDecoder, activation, make_blocks, past_of
 
 
 @dataclass
@@ -13,7 +13,9 @@ class T5Config:
 
     num_decoder_layers None means num_layers. feed_forward_proj is "relu", "gelu", "gelu_new", "silu" or "tanh"; with
     "gated-" in front the net has a gate (Shazeer 2020), and "gated-gelu" is the tanh form, as its weights were trained.
-    T5 1.1 is "gated-gelu" with tie_word_embeddings=False. A target starts with decoder_start_token_id.
+    T5 1.1 is "gated-gelu" with tie_word_embeddings=False. scale_decoder_outputs says whether the head's input is
+    multiplied by d_model^-0.5, None: if the head is tied. A target starts with decoder_start_token_id and ends with
+    eos_token_id, one or several.
     """
     model_type: ClassVar[str] = "t5"
 
@@ -31,8 +33,9 @@ class T5Config:
     initializer_factor: float = 1.0
     feed_forward_proj: str = "relu"
     tie_word_embeddings: bool = True
-    pad_token_id: int = 0
-    eos_token_id: int = 1
+    scale_decoder_outputs: bool | None = None
+    pad_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 1
     decoder_start_token_id: int = 0
 
 
@@ -91,10 +94,10 @@ class T5Stack(nn.Module):
         self.norm = norm(config)
         self.drop = nn.Dropout(config.dropout_rate)
 
-    def forward(self, x, *inputs, is_causal=False, return_weights=False):
+    def forward(self, x, *inputs, is_causal=False, return_weights=False, cache=None):
         T = x.shape[1]
-        bias = self.relative_bias(T, T)                                     # (1, H, T, T)
-        x, weights = nn.run_blocks(self.layers, self.drop(x), *inputs, is_causal=is_causal, bias=bias,
+        bias = self.relative_bias(T, past_of(cache) + T)                    # (1, H, T, past + T)
+        x, weights = nn.run_blocks(self.layers, self.drop(x), *inputs, is_causal=is_causal, bias=bias, cache=cache,
                                    return_weights=return_weights)
         x = self.drop(self.norm(x))
         return (x, weights) if return_weights else x
@@ -107,14 +110,15 @@ class T5(EncoderDecoder):
 
     attention_mask (B, S) and decoder_attention_mask (B, T) have 1 for a token and 0 for padding, on either side; the
     decoder sees no later token. `encode` and `decode` are the two halves, for writing one token at a time
-    (generate.greedy_decode). Cross-attention has no position bias. A tied head gets its input times d_model^-0.5, an
-    untied one as it is.
+    (generate.generate). Cross-attention has no position bias. A tied head gets its input times d_model^-0.5, an
+    untied one as it is, unless scale_decoder_outputs says otherwise.
 
     TypeError for ids that are no integers, ValueError for ids that are not (B, T), IndexError for an unknown id.
     TypeError for a config that is no T5Config, ValueError for one that makes no model.
     """
 
     configs, heads = (T5Config,), ("lm", None)
+    context = None
 
     def __init__(self, config=None, head="lm"):
         c = self.configure(config, head)
@@ -126,6 +130,7 @@ class T5(EncoderDecoder):
             self.lm_head = nn.Linear(c.d_model, c.vocab_size, bias=False) if head else None
         if head and c.tie_word_embeddings:
             self.lm_head.weight = self.shared.weight
+        self.scales_head = c.tie_word_embeddings if c.scale_decoder_outputs is None else c.scale_decoder_outputs
         self.initialise()
 
     def initialise(self):
@@ -152,21 +157,22 @@ class T5(EncoderDecoder):
         """ids (B, S) -> memory (B, S, d_model), or (memory, weights)."""
         return self.encoder(*self.embed(ids, attention_mask), return_weights=return_weights)
 
-    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None, *, return_weights=False):
+    def decode(self, decoder_ids, memory, attention_mask=None, decoder_attention_mask=None, *, cache=None,
+               return_weights=False):
         """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives,
         or (that, weights).
         """
-        x, mask = self.embed(decoder_ids, decoder_attention_mask, "decoder_")
+        x, mask = self.embed(decoder_ids, decoder_attention_mask, "decoder_", past_of(cache))
         memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
-        x = self.decoder(x, memory, mask, memory_mask, is_causal=True, return_weights=return_weights)
+        x = self.decoder(x, memory, mask, memory_mask, is_causal=True, cache=cache, return_weights=return_weights)
         x, weights = x if return_weights else (x, None)
         if self.lm_head is not None:
-            x = self.lm_head(x * self.config.d_model ** -0.5 if self.config.tie_word_embeddings else x)
+            x = self.lm_head(x * self.config.d_model ** -0.5 if self.scales_head else x)
         return (x, weights) if return_weights else x
 
-    def embed(self, ids, attention_mask, whose=""):
-        """ids (B, T) -> (vectors (B, T, C), mask (B, 1, T) or None)."""
-        mask = self.read(ids, attention_mask, whose=whose)
+    def embed(self, ids, attention_mask, whose="", past=0):
+        """ids (B, T) -> (vectors (B, T, C), mask (B, 1, past + T) or None)."""
+        mask = self.read(ids, attention_mask, whose=whose, past=past)
         return self.shared(ids), mask
 
     def extra_repr(self):

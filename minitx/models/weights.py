@@ -160,6 +160,7 @@ TABLES = {
         encoder.layers.*.norm2       model.encoder.layers.*.final_layer_norm
         decoder.layers.*.norm2       model.decoder.layers.*.encoder_attn_layer_norm
         decoder.layers.*.norm3       model.decoder.layers.*.final_layer_norm
+        decoder_embed                model.decoder.embed_tokens
         lm_head.bias                 final_logits_bias    [None]
         lm_head                      lm_head
         """,
@@ -173,7 +174,7 @@ def to_published(model_type, ours):
     stored as one only some are there.
     """
     found = {}
-    for theirs, group in _grouped(model_type, ours).items():
+    for theirs, group in grouped(model_type, ours).items():
         parts = group[0].parts
         if len(group) < parts:
             raise ValueError(f"{model_type}: {theirs} is made of {parts} parts, there is only "
@@ -193,20 +194,10 @@ def from_published(model_type, names, published):
     the model lacks too: leave them out first), and for one that cannot be cut into its parts.
     """
     found, unexpected = {}, dict(published)
-    for theirs, group in _grouped(model_type, names).items():
+    for theirs, group in grouped(model_type, names).items():
         theirs = theirs if theirs in published else theirs.removeprefix(PREFIX[model_type])
-        if theirs not in published:
-            continue
-        array, parts = unexpected.pop(theirs), group[0].parts
-        if "[None]" in group[0].layout:
-            if array.shape[:1] != (1,):
-                raise ValueError(f"{model_type}: {theirs} {array.shape} must begin with an axis of length 1")
-            array = array[0]
-        array = array.T if "transposed" in group[0].layout else array
-        if parts > 1 and (not array.ndim or len(array) % parts):
-            raise ValueError(f"{model_type}: {theirs} {published[theirs].shape} cannot be cut into {parts} parts")
-        for place in group:
-            found[place.ours] = array if parts == 1 else np.split(array, parts)[place.part - 1]
+        if theirs in published:
+            found.update(cut(f"{model_type}: {theirs}", unexpected.pop(theirs), group))
     if unexpected:
         raise ValueError(f"{model_type}: the model has no place for {', '.join(unexpected)}")
     return found
@@ -220,7 +211,28 @@ class Place(NamedTuple):
     layout: list
 
 
-def _grouped(model_type, names):
+def cut(name, array, group):
+    """{our name: view} of the Places of one published tensor. ValueError, saying its name, where it cannot be cut so."""
+    shape, (_, _, parts, layout) = array.shape, group[0]
+    if "[None]" in layout:
+        if shape[:1] != (1,):
+            raise ValueError(f"{name} {shape} must begin with an axis of length 1")
+        array = array[0]
+    array = array.T if "transposed" in layout else array
+    if parts > 1 and (not array.ndim or len(array) % parts):
+        raise ValueError(f"{name} {shape} cannot be cut into {parts} parts")
+    return {place.ours: array if parts == 1 else np.split(array, parts)[place.part - 1] for place in group}
+
+
+def stored_shape(shape, group):
+    """The shape of the published tensor that all Places of a group make, each of this shape."""
+    _, _, parts, layout = group[0]
+    shape = (shape[0] * parts, *shape[1:])
+    shape = shape[::-1] if "transposed" in layout else shape
+    return (1, *shape) if "[None]" in layout else shape
+
+
+def grouped(model_type, names):
     """{published name: the Places of those of our names that it holds}"""
     if model_type not in TABLES:
         raise ValueError(f"no published names are known for model_type {model_type!r}, only for {', '.join(TABLES)}")

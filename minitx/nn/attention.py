@@ -1,7 +1,10 @@
 """Multi-head attention: several small attentions side by side, each with its own projections."""
+import numpy as np
+
 from minitx import ops
 from minitx.nn.layers import Dropout, Linear
 from minitx.nn.module import Module
+from minitx.tensor import as_numpy
 
 
 class MultiHeadAttention(Module):
@@ -12,14 +15,19 @@ class MultiHeadAttention(Module):
     num_kv_heads   fewer heads for keys and values, each for a group of num_heads / num_kv_heads query heads (Ainslie
                    et al. 2023); 1 is multi-query attention
     attend         what mixes the values, a function with the signature of ops.scaled_dot_product_attention; a plain
-                   attribute, so that a variant may replace it (rotary_attention). Grouped heads reach it as
-                   q (B, Hkv, G, T, K), k and v (B, Hkv, 1, S, K). It gets any other option of the call: bias= for the
-                   scores (H, T, S) or (B, H, T, S), positions= for a rotary one
+                   attribute, so that a variant may replace it. Grouped heads reach it as q (B, Hkv, G, T, K), k and v
+                   (B, Hkv, 1, S, K). It gets any other option of the call: bias= for the scores (H, T, S) or
+                   (B, H, T, S)
+    rotate         None, or what turns queries and keys by their positions, a function (x, positions) -> x as ops.rope is;
+                   an attribute too: ``attention.rotate = functools.partial(ops.rope, base=...)``. Su et al. 2021,
+                   "RoFormer". It needs positions= in the call, integers (n,) or (B, n), n the larger of T and S: with
+                   fewer queries than keys the queries are the last ones, and the other way round
+    cache          in a call, an nn.Cache of what earlier tokens left: key and value are the new tokens alone
 
     mask is bool, True = may attend: (T, S), (B, T, S) or (B, H, T, S); any axis but S may be 1. Without the batch axis
     in x there is none in mask: (T, S) or (H, T, S). Weights come as before dropout. Vaswani et al. 2017, section 3.2.2.
-    ValueError where the heads do not divide d_model, or the groups the heads, or a mask does not fit; TypeError for one
-    that is not bool.
+    ValueError where the heads do not divide d_model, or the groups the heads, or a mask or positions do not fit;
+    TypeError for a mask that is not bool, and for positions that nothing turns by, or are missing.
     """
 
     def __init__(self, d_model, num_heads, dropout=0.1, *, bias=True, num_kv_heads=None, kdim=None, vdim=None,
@@ -37,12 +45,17 @@ class MultiHeadAttention(Module):
         self.w_v = Linear(d_model if vdim is None else vdim, num_kv_heads * self.d_k, bias)
         self.w_o = Linear(num_heads * self.d_k, d_model, bias)
         self.dropout = Dropout(dropout)
-        self.attend = ops.scaled_dot_product_attention
+        self.attend, self.rotate = ops.scaled_dot_product_attention, None
 
-    def forward(self, query, key, value, mask=None, *, is_causal=False, return_weights=False, **options):
-        q = self.split_heads(self.w_q(query))                       # (B, H, T, K)
-        k = self.split_heads(self.w_k(key))                         # (B, Hkv, S, K)
-        v = self.split_heads(self.w_v(value))
+    def forward(self, query, key, value, mask=None, *, is_causal=False, return_weights=False, positions=None, cache=None,
+                **options):
+        turn = self.turning(positions, query, key)
+        q = turn(self.split_heads(self.w_q(query)))                 # (B, H, T, K)
+
+        def project():
+            return turn(self.split_heads(self.w_k(key))), self.split_heads(self.w_v(value))
+
+        k, v = project() if cache is None else cache.extend(self, project)          # (B, Hkv, S, K)
         grouped = self.num_kv_heads < self.num_heads
         if grouped:
             mask = self.group_mask(mask, batched=q.ndim == 4)
@@ -58,6 +71,17 @@ class MultiHeadAttention(Module):
         out = out.swapaxes(-3, -2)                                  # (B, T, H, K)
         out = self.w_o(out.reshape(*out.shape[:-2], self.num_heads * self.d_k))
         return (out, weights) if return_weights else out
+
+    def turning(self, positions, query, key):
+        """What turns heads (..., T, K) by the last T of the positions; without `rotate` it leaves them as they are."""
+        if self.rotate is None and positions is None:
+            return lambda x: x
+        if self.rotate is None or positions is None:
+            raise TypeError("MultiHeadAttention: positions= and the attribute rotate belong together: give both, or none")
+        positions, n = as_numpy(positions), max(np.shape(query)[-2], np.shape(key)[-2])
+        if positions.shape[-1:] != (n,):
+            raise ValueError(f"MultiHeadAttention: positions {positions.shape} must be ({n},) or (B, {n}), one for every key")
+        return lambda x: self.rotate(x, positions[..., n - x.shape[-2]:])
 
     def split_heads(self, x):
         """(B, T, heads K) -> (B, heads, T, K), a view."""

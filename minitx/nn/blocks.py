@@ -73,8 +73,9 @@ class DecoderBlock(Module):
 
     x (B, T, d_model), memory (B, S, d_model) -> x's shape, or (x, (weights (B, H, T, T), (B, H, T, S))) with
     return_weights. mask is for the self-attention, and so are is_causal and any other option of a call; memory_mask
-    says which part of memory may be seen: both as in MultiHeadAttention. Dropout as in EncoderBlock. ValueError for a
-    memory of another batch. Vaswani et al. 2017, section 3.1.
+    says which part of memory may be seen: both as in MultiHeadAttention. cache is for both: of memory it keeps what the
+    first call made of it. Dropout as in EncoderBlock. ValueError for a memory of another batch. Vaswani et al. 2017,
+    section 3.1.
     """
 
     def __init__(self, d_model, num_heads, d_ff, dropout=0.1, norm_first=True, *, activation="gelu", eps=1e-5,
@@ -88,17 +89,19 @@ class DecoderBlock(Module):
         self.norm3 = LayerNorm(d_model, eps, bias)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x, memory, mask=None, memory_mask=None, *, is_causal=False, return_weights=False, **options):
+    def forward(self, x, memory, mask=None, memory_mask=None, *, is_causal=False, return_weights=False, cache=None,
+                **options):
         if np.shape(memory)[:-2] != np.shape(x)[:-2]:
             raise ValueError(f"DecoderBlock: memory {np.shape(memory)} must have the batch of x {np.shape(x)}")
         a = self.norm1(x) if self.norm_first else x
-        a = self.attn(a, a, a, mask, is_causal=is_causal, return_weights=return_weights, **options)
+        a = self.attn(a, a, a, mask, is_causal=is_causal, return_weights=return_weights, cache=cache, **options)
         a, weights = a if return_weights else (a, None)
         x = x + self.dropout(a)
         x = x if self.norm_first else self.norm1(x)
 
         c = self.norm2(x) if self.norm_first else x
-        c = self.cross_attn(c, memory, memory, memory_mask, return_weights=return_weights)
+        c = self.cross_attn(c, memory, memory, memory_mask, return_weights=return_weights,
+                            cache=None if cache is None else cache.memory)
         c, cross_weights = c if return_weights else (c, None)
         x = x + self.dropout(c)
         x = x if self.norm_first else self.norm2(x)

@@ -61,21 +61,6 @@ class LearnedPositions(Module):
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
 
 
-def rotary_attention(q, k, v, mask=None, *, positions, base=10000.0, interleaved=False, **options):
-    """Scaled dot-product attention after queries and keys were turned by their positions: an `attend` for
-    MultiHeadAttention, ``attention.attend = functools.partial(rotary_attention, base=...)``. Su et al. 2021, "RoFormer".
-
-    positions (n,) or (B, n), integers, n the larger of T and S: with fewer queries than keys the queries are the last
-    ones, and the other way round. base and interleaved are those of ops.rope, the rest that of
-    ops.scaled_dot_product_attention. ValueError for heads of odd width, or for positions of another number.
-    """
-    positions, n = as_numpy(positions), max(q.shape[-2], k.shape[-2])
-    if positions.shape[-1:] != (n,):
-        raise ValueError(f"rotary_attention: positions {positions.shape} must be ({n},) or (B, {n}), one for every key")
-    turned = [ops.rope(x, positions[..., n - x.shape[-2]:], base, interleaved) for x in (q, k)]
-    return ops.scaled_dot_product_attention(*turned, v, mask, **options)
-
-
 class RelativePositionBias(Module):
     """A trained number for every distance between query and key, added to the scores. Raffel et al. 2020, section 2.1.
 

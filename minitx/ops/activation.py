@@ -110,7 +110,7 @@ class GELU(Op):
             with backend.quiet(x):
                 self.g = sigmoid_of(2 * _ROOT_2_PI * x * (1 + _CUBIC * x * x))
         else:
-            self.g = 0.5 * (1 + backend.erf(math.sqrt(0.5) * x))
+            self.g = backend.normal_cdf(x)
         return x * self.g
 
     def backward(self, dy):

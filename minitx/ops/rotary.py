@@ -7,9 +7,10 @@ from minitx.backend import xp_of
 class Rotary(Op):
     r"""Turn pairs of entries by an angle that grows with the position, so that q k depends on the distance alone.
 
-        x (..., T, K)   positions (T,) or (B, T)   ->   y (..., T, K)
+        x (..., T, K)   positions (T,) or (B, T)   frequencies (K/2,)   ->   y (..., T, K)
 
-    forward       angle_i = position * base^(-2i / K)                   i = 0 .. K/2 - 1
+    forward       angle_i = position * f_i                              i = 0 .. K/2 - 1
+                  f_i = base^(-2i / K), or the frequencies given
                   y_a = x_a cos angle - x_b sin angle                   (a, b) = (i, i + K/2), the two halves,
                   y_b = x_a sin angle + x_b cos angle                   or (2i, 2i + 1) if interleaved
     backward      dx_a = dy_a cos angle + dy_b sin angle                turned back
@@ -19,7 +20,7 @@ class Rotary(Op):
     name = "rope"
     promotion = "float"
 
-    def forward(self, x, *, positions, base=10000.0, interleaved=False):
+    def forward(self, x, *, positions, base=10000.0, interleaved=False, frequencies=None):
         if x.ndim < 2 or x.shape[-1] % 2:
             raise ValueError("x must be (..., T, K) with an even K, to form pairs")
         xp, (T, K) = xp_of(x), x.shape[-2:]
@@ -28,7 +29,12 @@ class Rotary(Op):
             raise ValueError(f"positions {positions.shape} must be (T,) or (B, T), here ({T},) or ({x.shape[0]}, {T})")
         if positions.ndim == 2:                                         # (B, 1, ..., T): the same for every head
             positions = positions.reshape(len(positions), *(1,) * (x.ndim - 3), T)
-        angle = positions[..., None] * base ** (xp.arange(K // 2) * (-2 / max(K, 1)))    # float64: positions grow large
+        if frequencies is None:
+            frequencies = base ** (xp.arange(K // 2) * (-2 / max(K, 1)))
+        frequencies = backend.follow(frequencies, x)
+        if frequencies.shape != (K // 2,):
+            raise ValueError(f"frequencies {frequencies.shape} must be (K/2,), here ({K // 2},)")
+        angle = positions[..., None] * frequencies                      # float64: positions grow large
         self.cos, self.sin = xp.cos(angle).astype(x.dtype), xp.sin(angle).astype(x.dtype)
         self.interleaved = interleaved
         return self.turned(x, self.sin)
@@ -46,11 +52,12 @@ class Rotary(Op):
         return y
 
 
-def rope(x, positions, base=10000.0, interleaved=False):
+def rope(x, positions, base=10000.0, interleaved=False, *, frequencies=None):
     """x (..., T, K) turned by its positions (T,), or (B, T) beside x (B, ..., T, K).
 
     Su et al. 2021, "RoFormer", equations 15 and 34. The pairs are the two halves (i, i + K/2), as in Hugging Face's LLaMA
-    files, or neighbours (2i, 2i + 1) if interleaved, as in the paper and Meta's own files. ValueError for an odd K, or
-    positions that do not fit.
+    files, or neighbours (2i, 2i + 1) if interleaved, as in the paper and Meta's own files. frequencies (K/2,), the angle of
+    each pair from one position to the next, come in place of the base. ValueError for an odd K, or positions or
+    frequencies that do not fit.
     """
-    return Rotary.apply(x, positions=positions, base=base, interleaved=interleaved)
+    return Rotary.apply(x, positions=positions, base=base, interleaved=interleaved, frequencies=frequencies)

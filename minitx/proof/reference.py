@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from minitx import models, nn
+from minitx import models, nn, ops
 from minitx.proof import opcheck
 from minitx.proof.differences import is_float, random_like
 from minitx.proof.opcheck import Result
@@ -144,7 +144,7 @@ LAYERS = {          # name -> a Module, and how it is called
 
 
 def _rotary(attention, positions, **options):
-    attention.attend = functools.partial(nn.rotary_attention, **options)
+    attention.rotate = functools.partial(ops.rope, **options)
     return attention, dict(positions=np.array(positions), is_causal=True)
 
 

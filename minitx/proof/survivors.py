@@ -87,7 +87,9 @@ SURVIVORS = {
     "rotary": {
         "dropped: positions = backend.follow(positions, x)":
             "it moves positions to x's device and makes arrays of lists; the cases hold host arrays",
-        "angle = positions[..., None] * base ** (xp.arange(K // 2) * (-2 / max(K, 2)))":
+        "dropped: frequencies = backend.follow(frequencies, x)":
+            "it moves them to x's device and makes arrays of lists; the cases hold host arrays",
+        "frequencies = base ** (xp.arange(K // 2) * (-2 / max(K, 2)))":
             "K is even: 2 or more, or 0 and then there is no angle",
         "self.cos, self.sin = (xp.cos(angle), xp.sin(angle).astype(x.dtype))":
             "y has x's dtype, so a float64 table is only rounded later",

@@ -1,6 +1,7 @@
 """What the adding model is given and asked, and a run small enough for a test."""
 import importlib.util
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -35,11 +36,11 @@ def test_digits(demo):
 def test_add_reads_what_was_written(demo, monkeypatch):
     pairs = np.concatenate(demo.all_sums(np.random.default_rng(0)))
 
-    def adds(model, questions, n, temperature):
-        assert (questions.shape[1], n, temperature) == (4, 3, 0)
-        return demo.digits(questions @ [[10, 0], [1, 0], [0, 10], [0, 1]])
+    def adds(model, questions, n):
+        assert (questions.shape[1], n) == (4, 3)
+        return demo.digits(questions @ [[10, 0], [1, 0], [0, 10], [0, 1]])[:, 4:]
 
-    monkeypatch.setattr(demo.generate, "sample", adds)
+    monkeypatch.setattr(demo.generate, "generate", adds)
     assert (demo.add(None, pairs) == pairs.sum(axis=1)).all()
 
 
@@ -52,7 +53,8 @@ def test_loss_on_the_sum_alone(demo, monkeypatch):
 
     monkeypatch.setattr(demo.ops, "cross_entropy", stops)
     model = demo.models.GPT2(demo.models.GPT2Config(**demo.MODEL))
-    demo.train(model, np.array([[85, 17]]), np.random.default_rng(0), demo.progress_bar())
+    with pytest.raises(KeyboardInterrupt):
+        demo.train(model, np.array([[85, 17]]), np.random.default_rng(0), demo.progress_bar())
     targets, ignore_index = given[0]
     assert (targets == [ignore_index] * 3 + [2, 0, 1]).all() and targets.shape == (demo.BATCH, 6)
 
@@ -73,12 +75,19 @@ def test_run(demo, capsys):
 
 
 def test_ctrl_c(demo, monkeypatch, capsys):
-    """The first ends the training, the second the run."""
+    """The first lets a step end and then the training, the second ends the run."""
+    cross_entropy, steps = demo.ops.cross_entropy, []
+
+    def presses(*args, **options):
+        steps.append(1)
+        signal.raise_signal(signal.SIGINT)
+        return cross_entropy(*args, **options)
+
     def stops(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo.ops, "cross_entropy", stops)
-    assert demo.main([]) == 0
+    monkeypatch.setattr(demo.ops, "cross_entropy", presses)
+    assert demo.main([]) == 0 and len(steps) == 1
     printed = capsys.readouterr()
     assert "stopped early" in printed.err and " of 1000 pairs" in printed.out
     monkeypatch.setattr(demo, "add", stops)

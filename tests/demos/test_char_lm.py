@@ -123,13 +123,6 @@ def test_ctrl_c_keeps_what_it_has(demo, monkeypatch, capsys):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_second_ctrl_c_stops_at_once(demo):
-    with pytest.raises(KeyboardInterrupt), demo.CtrlC() as ctrl_c:
-        signal.raise_signal(signal.SIGINT)
-        assert ctrl_c.pressed
-        signal.raise_signal(signal.SIGINT)
-
-
 def test_ctrl_c_outside_of_training(demo, monkeypatch, capsys):
     """Before, while the page is written, and when writing again: nothing but what is kept is said."""
     write = demo.write
@@ -149,24 +142,89 @@ def test_ctrl_c_outside_of_training(demo, monkeypatch, capsys):
     assert demo.load(Path("run")) and len(demo.read_log(Path("run"))) == 6
 
 
+def test_resume_takes_the_options_from_the_run(demo, monkeypatch, capsys):
+    """Text, preset, steps and seed; what is given beside it must be the same."""
+    cross_entropy, calls = demo.ops.cross_entropy, []
+
+    def interrupted(*args, **options):
+        calls.append(1)
+        if len(calls) == 9:
+            signal.raise_signal(signal.SIGINT)
+        return cross_entropy(*args, **options)
+
+    monkeypatch.setattr(demo.ops, "cross_entropy", interrupted)
+    monkeypatch.setitem(demo.PRESETS, "medium", demo.PRESETS["small"] | dict(n_embd=8))
+    assert demo.main(["--text", "text.txt", "--out", "run", "--seed", "3", "--steps", "20", "--preset", "medium"]) == 0
+    assert "after 6 of 20 steps" in capsys.readouterr().out                     # evaluated before, and after every second
+    files = {file.name: file.read_bytes() for file in Path("run").iterdir()}
+    for arguments, says in ((["--steps", "30"], "whose steps is 20, not 30"), (["--seed", "0"], "whose seed is 3, not 0"),
+                            (["--preset", "small"], "whose n_embd is 8, not 16"), (["--text", "more.txt"], "whose text is "),
+                            (["--out", "other"], "leave out --out")):
+        Path("more.txt").write_text(TEXT + TEXT, encoding="utf-8")
+        assert says in refused(demo, capsys, "--resume", "run", *arguments)
+    assert {file.name: file.read_bytes() for file in Path("run").iterdir()} == files
+    assert demo.main(["--resume", "run", "--steps", "20"]) == 0
+    printed = capsys.readouterr().out
+    assert "goes on at step 6" in printed and "after 20 of 20 steps" in printed
+    assert [row["step"] for row in read_csv("run/log.csv")] == [str(step) for step in range(0, 21, 2)]
+    run = json.loads(Path("run/run.json").read_text(encoding="utf-8"))
+    assert (run["seed"], run["steps"], run["preset"], run["text"]) == (3, 20, "medium", "text.txt")
+
+
+def test_resume_goes_back_to_the_last_good_weights(demo, monkeypatch, capsys):
+    """A loss that is lost before the first line of the second part: back to where that part began."""
+    step, steps = demo.optim.AdamW.step, []
+
+    def spoiling(self):
+        step(self)
+        steps.append(1)
+        if len(steps) == 14:
+            signal.raise_signal(signal.SIGINT)
+        if len(steps) == 15:
+            self.param_groups[0]["params"][0].data[...] = np.nan
+
+    monkeypatch.setattr(demo.optim.AdamW, "step", spoiling)
+    assert demo.main(["--text", "text.txt", "--resume", "run"]) == 0
+    kept = demo.checkpoint.load("run/weights.safetensors")
+    assert demo.main(["--resume", "run"]) == 1
+    assert "loss is nan at step 16; back to the weights of step 14" in capsys.readouterr().err.splitlines()[-1]
+    again = demo.checkpoint.load("run/weights.safetensors")
+    assert all(np.array_equal(array, again[name]) for name, array in kept.items())
+
+
+def test_runs_that_cannot_be_gone_on_with(demo, capsys):
+    demo.main(["--text", "text.txt", "--out", "run", "--steps", "1"])
+    capsys.readouterr()
+    Path("run/training.safetensors").unlink()
+    assert "run holds a run already, without its state" in refused(demo, capsys, "--resume", "run")
+    for content in "", "[]", "{}", "{\"text\": 3}":
+        Path("run/run.json").write_text(content, encoding="utf-8")
+        assert "give --resume another folder" in refused(demo, capsys, "--resume", "run")
+
+
 def no_room(*args, **options):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_disk_full(demo, monkeypatch, capsys):
     """In the middle of a run and at its end; the log is never half written."""
-    save, saved = demo.checkpoint.save, []
+    save = demo.checkpoint.save
 
-    def fills(path, state):
-        saved.append(1)
-        (save if len(saved) < 3 else no_room)(path, state)
+    def fills(path, *state):
+        saved.append(path.name)
+        (save if saved.count(full) < 3 else no_room)(path, *state)
 
     monkeypatch.setattr(demo.checkpoint, "save", fills)
-    assert demo.main(["--text", "text.txt", "--out", "run"]) == 2
-    message = capsys.readouterr().err.splitlines()[-1]
-    assert message.startswith("char_lm: cannot write to run (No space left on device); "), message
-    assert "the weights of step 6 and the log are kept in run: make room" in message
-    assert demo.load(Path("run"))
+    for folder, full, says in (
+            ("run", "weights.safetensors",
+             "run (No space left on device); the weights of step 6 and the log are kept in run"),
+            ("more", "training.safetensors",
+             f"{Path('more', 'training.safetensors')} (No space left on device); the state of step 6 is kept there")):
+        saved = []
+        assert demo.main(["--text", "text.txt", "--out", folder]) == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert message.startswith("char_lm: cannot write ") and f"{says}: make room, or give " in message, message
+        assert demo.load(Path(folder))
 
     monkeypatch.setattr(demo.checkpoint, "save", save)
     monkeypatch.setattr(demo, "draw", no_room)

@@ -1,6 +1,7 @@
 """What the copying model is given, that what it is asked was never shown, and a run small enough for a test."""
 import importlib.util
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -65,13 +66,13 @@ def test_run(demo, capsys, arguments, shown):
 
 
 def test_ctrl_c(demo, monkeypatch, capsys):
-    """The first ends the training, the second the run."""
+    """The first lets a step end and then the training, the second ends the run."""
     cross_entropy, calls = demo.ops.cross_entropy, []
 
     def interrupted(*args, **options):
         calls.append(1)
         if len(calls) == 2:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return cross_entropy(*args, **options)
 
     def stops(*args):

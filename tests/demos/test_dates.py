@@ -3,6 +3,7 @@ import calendar
 import datetime
 import importlib.util
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -63,10 +64,10 @@ def test_batches_hold_nothing_back_but_the_untrained_pairs(demo, monkeypatch):
 
     table, symbols = demo.alphabet(), [*demo.ISO]
     monkeypatch.setattr(demo, "written", spied)
-    batches = demo.batches(DAYS, table, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
     padding, characters = 0, [None, *table]
-    for _ in range(48):
-        ids, answers = next(batches)
+    for texts, answers in (batch for _ in range(6) for batch in demo.batches(DAYS, rng)):
+        ids, answers = demo.encode(texts, table), np.array(answers)
         assert ids.shape[0] == 8 and answers.shape == (8, 11) and (answers[:, -1] == demo.END).all()
         for row, answer in zip(ids, answers):
             text = "".join(characters[i] for i in row if i)
@@ -134,7 +135,7 @@ def test_ctrl_c_ends_the_training_only(demo, monkeypatch, capsys):
     def interrupted(*args):
         steps.append(1)
         if len(steps) == 2:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return gradients(*args)
 
     monkeypatch.setattr(demo, "add_gradients", interrupted)

@@ -1,6 +1,7 @@
 """What the masked-word demo hides, scores and fills, and a run small enough for a test."""
 import importlib.util
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def test_ctrl_c_ends_the_training_only(demo, monkeypatch, capsys):
     def interrupted(*args):
         calls.append(1)
         if len(calls) == 3:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return hide(*args)
 
     monkeypatch.setattr(demo, "hide", interrupted)

@@ -1,6 +1,7 @@
 """Sequences short enough that a test learns to sort them, and what the sorting model is given and asked."""
 import importlib.util
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def test_loss_on_the_sorted_part_alone(demo, monkeypatch):
     monkeypatch.setattr(demo.ops, "cross_entropy", stops)
     monkeypatch.setattr(demo, "STEPS", 21)
     model = demo.models.GPT2(demo.models.GPT2Config(**demo.MODEL))
-    demo.train(model, np.array([[2, 0, 1, 1, 0, 2]]), np.random.default_rng(0), demo.progress_bar())
+    with pytest.raises(KeyboardInterrupt):
+        demo.train(model, np.array([[2, 0, 1, 1, 0, 2]]), np.random.default_rng(0), demo.progress_bar())
     targets, ignore_index = given[0]
     assert (targets == [ignore_index] * 5 + [0, 0, 1, 1, 2, 2]).all() and targets.shape == (demo.BATCH, 11)
 
@@ -67,12 +69,19 @@ def test_run(small, capsys):
 
 
 def test_ctrl_c(small, monkeypatch, capsys):
-    """The first ends the training, the second the run."""
+    """The first lets a step end and then the training, the second ends the run."""
+    cross_entropy, steps = small.ops.cross_entropy, []
+
+    def presses(*args, **options):
+        steps.append(1)
+        signal.raise_signal(signal.SIGINT)
+        return cross_entropy(*args, **options)
+
     def stops(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(small.ops, "cross_entropy", stops)
-    assert small.main([]) == 0
+    monkeypatch.setattr(small.ops, "cross_entropy", presses)
+    assert small.main([]) == 0 and len(steps) == 1
     printed = capsys.readouterr()
     assert "stopped early" in printed.err and " of 5000 " in printed.out
     monkeypatch.setattr(small, "sort", stops)

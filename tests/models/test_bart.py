@@ -118,10 +118,10 @@ def test_greedy_decoding_is_that_of_transformers(source):
     for p in model.lm_head.weight, model.shared.weight, model.decoder_positions.table.weight:
         p.data *= 10                                                # or it says one thing for ever
     mask = np.ones((3, S), bool) if mask is None else mask          # theirs guesses one from the padding's id
-    endless = generate.greedy_decode(model, x, 12, start_id=2, attention_mask=mask)
+    endless = generate.generate(model, x, 12, start_id=2, stop=(), attention_mask=mask)
     end = int(endless[0, 3])
     assert len(np.unique(endless)) > 3 and (endless[0, :3] != end).any()
-    found = generate.greedy_decode(model, x, 12, start_id=2, end_id=end, attention_mask=mask)
+    found = generate.generate(model, x, 12, start_id=2, stop=end, attention_mask=mask)
     expected = published(model).generate(torch.tensor(x), attention_mask=torch.tensor(mask.astype(int)),
                                          do_sample=False, num_beams=1, max_new_tokens=12, use_cache=False,
                                          pad_token_id=1, bos_token_id=0, decoder_start_token_id=2, eos_token_id=end,
@@ -194,7 +194,7 @@ def test_sizes(B, S, T):
     assert out.shape == (B, T, 40) and model.encode(x).shape == (B, S, 12)
     np.testing.assert_allclose(out.data, model(x, y).data, atol=1e-12)
     out.backward(np.ones(out.shape))
-    assert generate.greedy_decode(model, x, 3, start_id=2).shape == (B, 3)
+    assert generate.generate(model, x, 3, start_id=2).shape == (B, 3)
     assert small(None)(x, y).shape == (B, T, 12)
 
 

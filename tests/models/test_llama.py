@@ -1,5 +1,7 @@
-"""LLaMA: against transformers' model, its finite differences, padding, and what it refuses."""
+"""LLaMA: against transformers' model, its finite differences, padding, scaled positions, and what it refuses."""
+import contextlib
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import minitx as mt
 from minitx import generate, models, nn, ops
 from minitx.models import weights
+from minitx.models.llama import rope_frequencies
 from minitx.proof import directional
 
 RNG = np.random.default_rng(0)
@@ -32,27 +35,31 @@ def ids(*shape):
 def published(model):
     """transformers' model of the same configuration, dtype and weights.
 
-    It always computes rotary angles and norms in float32: for a float64 model these are replaced.
+    It always computes rotary angles and norms in float32: for a float64 model its angles are computed by its own code in
+    what it takes for float, and its norms are replaced.
     """
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     c = model.config
     fields = {name: value for name, value in vars(c).items() if name not in ("rope_theta", "rope_scaling")}
-    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        **fields, rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta}, attn_implementation="sdpa"))
+    rope = {"rope_type": "default", "rope_theta": c.rope_theta} | (c.rope_scaling or {})
+    double = model.norm.weight.dtype == np.float64
+    with mock.patch.object(torch, "float", torch.double) if double else contextlib.nullcontext():
+        theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            **fields, rope_parameters=rope, attn_implementation="sdpa"))
     state = weights.to_published("llama", model.state_dict())
-    if model.norm.weight.dtype == np.float64:
+    if double:
         theirs.double()
         theirs.model.norm = torch.nn.RMSNorm(c.hidden_size, c.rms_norm_eps, dtype=torch.double)
         for layer in theirs.model.layers:
             layer.input_layernorm = torch.nn.RMSNorm(c.hidden_size, c.rms_norm_eps, dtype=torch.double)
             layer.post_attention_layernorm = torch.nn.RMSNorm(c.hidden_size, c.rms_norm_eps, dtype=torch.double)
+        forward = theirs.model.rotary_emb.forward
 
-        def angles(x, position_ids):
-            K = model.layers[0].attn.d_k
-            angle = position_ids[..., None] * c.rope_theta ** (-torch.arange(0, K, 2, dtype=torch.double) / K)
-            return angle.cos().repeat(1, 1, 2), angle.sin().repeat(1, 1, 2)
+        def in_double(*args, **options):
+            with mock.patch.object(torch, "float", torch.double):
+                return forward(*args, **options)
 
-        theirs.model.rotary_emb.forward = angles
+        theirs.model.rotary_emb.forward = in_double
     theirs.load_state_dict({name: torch.tensor(array) for name, array in state.items()})
     return theirs.eval()
 
@@ -66,7 +73,8 @@ def check_parity(model, tol, mask=None):
     """Logits at the tokens, and the gradients of their loss with respect to every parameter."""
     import torch
     theirs = published(model)
-    x, y, options = ids(3, 9), ids(3, 9), {}
+    shape = (3, 9) if mask is None else mask.shape
+    x, y, options = ids(*shape), ids(*shape), {}
     if mask is not None:
         y[mask == 0] = -100
         options = dict(attention_mask=torch.tensor(mask), position_ids=torch.tensor(nn.position_ids_from_mask(mask)))
@@ -220,7 +228,7 @@ def test_dropout_is_in_the_attention_weights_alone():
 
 def test_it_writes_past_its_longest_sequence():
     model = small()
-    assert generate.sample(model, ids(1, 14), 6, temperature=0).shape == (1, 20)
+    assert generate.generate(model, ids(1, 14), 6).shape == (1, 6)
 
 
 @pytest.mark.parametrize("call, error, says", [
@@ -235,12 +243,146 @@ def test_input_that_cannot_be(call, error, says):
         call(small())
 
 
+# ---- scaled positions ------------------------------------------------------------------------------------------------
+
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+SCALED = pytest.mark.parametrize("scaling", [LINEAR, LLAMA3], ids=["linear", "llama3"])
+
+
+def far(scaling, **options):
+    """A model whose pairs are of all three kinds of llama3, and which reads far beyond the 16 of its first context."""
+    return stirred(small(**dict(max_position_embeddings=64, head_dim=16, rope_theta=100.0, rope_scaling=scaling) | options))
+
+
+@DTYPES
+@SCALED
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+def test_scaled_positions_are_the_published_models(dtype, tol, scaling, padded):
+    pytest.importorskip("transformers")
+    mask = (np.arange(40) >= np.array([[0], [3], [31]])).astype(int) if padded else np.ones((2, 40), int)
+    check_parity(far(scaling).to(dtype=dtype), tol, mask)
+
+
+@SCALED
+@pytest.mark.parametrize("head_dim, theta, context", [(128, 500000.0, 8192), (64, 1e4, 64), (6, 10.0, 7), (2, 1e4, 9)])
+def test_scaled_frequencies_are_the_published_ones(scaling, head_dim, theta, context):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    rope = scaling | {"original_max_position_embeddings": context} if scaling is LLAMA3 else scaling
+    config = transformers.LlamaConfig(head_dim=head_dim, max_position_embeddings=10**6,
+                                      rope_parameters=rope | {"rope_theta": theta})
+    with mock.patch.object(torch, "float", torch.double):
+        theirs, gain = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+    assert gain == 1 and theirs.dtype == torch.double
+    np.testing.assert_allclose(rope_frequencies(head_dim, theta, rope), theirs.numpy(), rtol=1e-14)
+
+
+def test_the_frequencies_of_llama_31():
+    """Each pair by how long a turn takes, and those at the borders as literal numbers."""
+    found = rope_frequencies(128, 500000.0, LLAMA3 | {"original_max_position_embeddings": 8192})
+    assert found.dtype == np.float64 and found.shape == (64,)
+    kinds = {"kept": [], "between": [], "divided": []}
+    for i in range(64):
+        turn = 2 * math.pi * math.exp(i / 64 * math.log(500000))            # positions in one turn
+        if turn < 2048:
+            kind, expected = "kept", 2 * math.pi / turn
+        elif turn > 8192:
+            kind, expected = "divided", 2 * math.pi / (8 * turn)
+        else:                                                               # 1/8 at one end, 1 at the other
+            kind, expected = "between", 2 * math.pi / turn * (1 + 7 * (8192 / turn - 1) / 3) / 8
+        kinds[kind].append(i)
+        assert found[i] == pytest.approx(expected, rel=1e-12)
+    assert {kind: (i[0], i[-1]) for kind, i in kinds.items()} == {
+        "kept": (0, 28), "between": (29, 34), "divided": (35, 63)}
+    np.testing.assert_allclose(found[[0, 1, 28, 29, 34, 35, 63]], [
+        1, 0.814617234, 0.00321144599, 0.00216657076, 0.000178507813, 9.55621235e-05, 3.06892599e-07], rtol=1e-8)
+
+
+def test_where_the_mixture_begins_and_ends():
+    """A first context of 2 pi, so that n is f itself: 1, 0.1, 0.01 and 0.001."""
+    L = 2 * math.pi
+    rope = {"rope_type": "llama3", "factor": 5, "original_max_position_embeddings": L, "low_freq_factor": 1e-2}
+    f = 10.0 ** -np.arange(4)
+    np.testing.assert_allclose(rope_frequencies(8, 1e4, rope | {"high_freq_factor": 1}), [
+        1, 0.1 * (1 / 5 + 4 / 5 * 0.09 / 0.99), 0.01 / 5, 0.001 / 5], rtol=1e-12)
+    np.testing.assert_allclose(rope_frequencies(8, 1e4, rope | {"low_freq_factor": 2, "high_freq_factor": 3}), f / 5)
+    np.testing.assert_allclose(rope_frequencies(8, 1e4, rope | {"low_freq_factor": 1e-9, "high_freq_factor": 1e-4}), f)
+
+
+def test_linear_scaling_is_positions_divided_and_none_and_default_are_the_base():
+    x, positions = np.random.default_rng(0).standard_normal((5, 8)), np.array([0, 4, 8, 12, 400])
+    scaled = ops.rope(x, positions, frequencies=rope_frequencies(8, 50.0, LINEAR))
+    np.testing.assert_allclose(scaled, ops.rope(x, positions // 4, base=50.0), rtol=1e-10, atol=1e-12)
+    for none in None, {}, {"rope_type": "default"}, {"type": "default", "factor": None}, LINEAR | {"factor": 1}:
+        np.testing.assert_allclose(rope_frequencies(8, 50.0, none), 50.0 ** (np.arange(4) / -4), rtol=1e-14)
+    np.testing.assert_array_equal(rope_frequencies(8, 50.0, {"type": "linear", "factor": 4}),
+                                  rope_frequencies(8, 50.0, LINEAR))
+    assert rope_frequencies(8).tolist() == [1, 0.1, 0.01, 0.001]
+
+
+@SCALED
+@pytest.mark.parametrize("mask", [None, LEFT, RIGHT], ids=["whole", "left", "right"])
+def test_slopes_with_scaled_positions(scaling, mask):
+    model, x = far(scaling, rope_scaling=scaling | {"factor": 2.5}).to(dtype=np.float64), ids(3, 9)
+    directional(lambda model: model(x, mask), model)
+
+
+@SCALED
+def test_scaled_positions_change_what_a_model_gives(scaling):
+    model, plain, x = far(scaling), far(None), ids(2, 40)
+    plain.load_state_dict(model.state_dict())
+    assert (np.abs(model(x).data - plain(x).data)[:, 1:].max(-1) > 1e-3).all()
+
+
+@SCALED
+def test_scaled_positions_with_a_cache_are_those_without(scaling):
+    """40 tokens behind prompts of unequal length: what is written is the likeliest of one run over the whole."""
+    model, x = far(scaling, initializer_range=0.3).to(dtype=np.float64).eval(), ids(3, 9)
+    out = generate.generate(model, x, 40, attention_mask=LEFT, stop=())
+    whole, mask = np.concatenate([x, out], 1), np.pad(LEFT, ((0, 0), (0, 40)), constant_values=1)
+    np.testing.assert_array_equal(model(whole, mask).data[:, 8:-1].argmax(-1), out)
+    assert len(np.unique(out)) > 5
+    cache = nn.Cache()
+    with mt.no_grad():
+        steps = [model(whole[:, :9], mask[:, :9], cache=cache).data[:, -1:]]
+        steps += [model(whole[:, t:t + 1], mask[:, :t + 1], cache=cache).data for t in range(9, 48)]
+    np.testing.assert_allclose(np.concatenate(steps, 1), model(whole, mask).data[:, 8:-1], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("scaling, says", [
+    ({"rope_type": "yarn", "factor": 4.0}, "rope_type 'yarn' is not built, only 'default', 'linear', 'llama3'"),
+    ({"type": "dynamic", "factor": 4.0}, "rope_type 'dynamic' is not built"), ({"rope_type": ["linear"]}, ".* is not built"),
+    ({"rope_type": "linear"}, "rope_type 'linear' needs factor"), ({"factor": 2.0}, "rope_type 'default' takes no factor"),
+    ({"rope_type": "llama3", "factor": 8.0},
+     "rope_type 'llama3' needs low_freq_factor, high_freq_factor, original_max_position_embeddings$"),
+    (LLAMA3 | {"beta_fast": 32, "beta_slow": 1}, "rope_type 'llama3' takes no beta_fast, beta_slow$"),
+    (LINEAR | {"type": "llama3"}, "rope_type 'linear' and type 'llama3' contradict each other"),
+    (LINEAR | {"factor": 0}, "factor must be a finite number greater than 0, got 0"),
+    (LINEAR | {"factor": "8"}, "factor must be .* got '8'"), (LINEAR | {"factor": math.nan}, "factor must be .* got nan"),
+    (LINEAR | {"factor": math.inf}, "factor must be .* got inf"), (LINEAR | {"factor": True}, "factor must be .* got True"),
+    (LLAMA3 | {"factor": -8.0}, "factor must be .* got -8.0"),
+    (LLAMA3 | {"low_freq_factor": 0.0}, "low_freq_factor must be .* got 0.0"),
+    (LLAMA3 | {"high_freq_factor": [4]}, r"high_freq_factor must be .* got \[4\]"),
+    (LLAMA3 | {"original_max_position_embeddings": 0}, "original_max_position_embeddings must be .* got 0"),
+    (LLAMA3 | {"low_freq_factor": 4.0}, "low_freq_factor 4.0 must be less than high_freq_factor 4.0"),
+    (LLAMA3 | {"high_freq_factor": None}, "rope_type 'llama3' needs high_freq_factor"),
+    (2.0, "must be a dict or None, got 2.0"), ([], r"must be a dict or None, got \[\]")])
+def test_scalings_that_cannot_be(scaling, says):
+    with pytest.raises(ValueError, match=f"^Llama: rope_scaling:? {says}"):
+        small(rope_scaling=scaling)
+    with pytest.raises(ValueError, match=f"^rope_frequencies: scaling:? {says}"):
+        rope_frequencies(8, scaling=scaling)
+
+
+# ---- what cannot be --------------------------------------------------------------------------------------------------
+
 @pytest.mark.parametrize("options, says", [
     (dict(num_attention_heads=5), "d_model 24 .* num_heads 5"),
     (dict(num_key_value_heads=3), "num_heads 4 .* num_kv_heads 3"),
     (dict(head_dim=5), "width 5 .* even head_dim"), (dict(hidden_size=12), "width 3 .* even head_dim"),
     (dict(hidden_act="mish"), "unknown activation 'mish': use one of .*gelu, .*silu"),
-    (dict(rope_scaling={"rope_type": "llama3"}), "rope_scaling .*llama3"),
     (dict(attention_dropout=1.5), "probability"), (dict(vocab_size=0), "at least 1")])
 def test_configurations_that_cannot_be(options, says):
     with pytest.raises(ValueError, match=says):

@@ -217,7 +217,7 @@ def test_it_learns_to_turn_digits_round():
         optimiser.step()
         losses.append(loss.item())
     assert losses[0] > 2 and losses[-1] < 0.6
-    np.testing.assert_array_equal(generate.greedy_decode(model, src, 4, start_id=0), targets)
+    np.testing.assert_array_equal(generate.generate(model, src, 4, start_id=0), targets)
 
 
 # ---- input that cannot be --------------------------------------------------------------------------------------------

@@ -1,5 +1,4 @@
 """T5: against transformers, its published sizes and initial values, and what padding and later tokens may change."""
-import dataclasses
 import math
 
 import numpy as np
@@ -7,6 +6,7 @@ import pytest
 
 from minitx import generate, models, nn, ops
 from minitx.models import weights
+from minitx.models.published import write_config
 from minitx.proof import directional
 
 RNG = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def published(monkeypatch):
     monkeypatch.setattr(modeling_t5.T5LayerNorm, "forward", rms_norm)
 
     def make(model):
-        config = transformers.T5Config(**dataclasses.asdict(model.config), attn_implementation="eager")
+        config = transformers.T5Config(**write_config(model.config, "lm"), attn_implementation="eager")
         theirs = (transformers.T5ForConditionalGeneration if model.lm_head else transformers.T5Model)(config).eval()
         if model.lm_head and not model.config.tie_word_embeddings:          # theirs ties them in any case
             theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach().clone())
@@ -114,10 +114,10 @@ def test_names_come_back_from_the_published_ones(proj):
 def test_greedy_decoding_is_that_of_transformers(published, source):
     import torch
     model, x, mask = small(tie_word_embeddings=False), ids(3, S), SOURCES[source]
-    endless = generate.greedy_decode(model, x, 12, start_id=0, attention_mask=mask)
+    endless = generate.generate(model, x, 12, start_id=0, stop=(), attention_mask=mask)
     end = int(endless[0, 3])
     assert len(np.unique(endless)) > 3 and (endless[0, :3] != end).any()
-    found = generate.greedy_decode(model, x, 12, start_id=0, end_id=end, attention_mask=mask)
+    found = generate.generate(model, x, 12, start_id=0, stop=end, attention_mask=mask)
     options = {} if mask is None else {"attention_mask": torch.tensor(mask.astype(int))}
     expected = published(model).generate(torch.tensor(x), do_sample=False, num_beams=1, max_new_tokens=12,
                                          pad_token_id=0, decoder_start_token_id=0, eos_token_id=end, use_cache=False,
@@ -182,7 +182,7 @@ def test_sizes(B, S, T):
     assert out.shape == (B, T, 40) and model.encode(x).shape == (B, S, 12)
     np.testing.assert_allclose(out.data, model(x, y).data, atol=1e-12)
     out.backward(np.ones(out.shape))
-    assert generate.greedy_decode(model, x, 3, start_id=0).shape == (B, 3)
+    assert generate.generate(model, x, 3, start_id=0).shape == (B, 3)
     assert small(None)(x, y).shape == (B, T, 12)
 
 

@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from minitx import models
+from minitx import models, nn
 from minitx.models import weights
 from minitx.models.weights import from_published, to_published
 
@@ -23,6 +23,9 @@ def families():
         yield models.T5(models.T5Config(**T5), head)
         yield models.T5(models.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False), head)
         yield models.BART(models.BartConfig(13, 6, 2, 12, 2, 3, 12, 2, d_model=8), head)
+        untied = models.BART(models.BartConfig(13, 6, 1, 12, 2, 1, 12, 2, d_model=8, tie_word_embeddings=False), head)
+        untied.decoder_embed = nn.Embedding(13, 8)
+        yield untied
     for head in "mlm", "sequence", "token", None:
         yield models.BERT(models.BertConfig(**BERT), head)
         yield models.BERT(models.RobertaConfig(**BERT, type_vocab_size=1), head)
@@ -128,6 +131,14 @@ def test_what_the_file_lacks_is_left_out():
 def test_what_does_not_fit(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+@every_family
+def test_the_shapes_that_are_stored_are_known_without_an_array(model):
+    state, model_type = model.state_dict(), model.config.model_type
+    groups = weights.grouped(model_type, state)
+    for name, array in to_published(model_type, state).items():
+        assert weights.stored_shape(state[groups[name][0].ours].shape, groups[name]) == array.shape, name
 
 
 def test_an_axis_that_is_not_of_length_one():

@@ -1,4 +1,6 @@
 """Multi-head attention: against PyTorch, against itself written out, and grouped heads against repeated ones."""
+import functools
+
 import numpy as np
 import pytest
 
@@ -282,10 +284,10 @@ def test_grouped_attention_with_distances_against_finite_differences():
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("kv_heads", [1, 2])
-def test_rotary_attention_against_finite_differences(kv_heads, interleaved):
+def test_rotated_attention_against_finite_differences(kv_heads, interleaved):
     layer = attention(4, 2, num_kv_heads=kv_heads)
-    layer.attend = nn.rotary_attention
-    options = dict(positions=np.array([[0, 1, 5], [0, 0, 2]]), base=10.0, interleaved=interleaved, is_causal=True)
+    layer.rotate = functools.partial(ops.rope, base=10.0, interleaved=interleaved)
+    options = dict(positions=np.array([[0, 1, 5], [0, 0, 2]]), is_causal=True)
     mt.gradcheck(lambda layer, q, m: layer(q, m, m, **options), layer, RNG.standard_normal((2, 2, 4)),
                  RNG.standard_normal((2, 3, 4)))
 

@@ -127,11 +127,12 @@ def heads(*shape):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("places", [np.arange(S), RNG.integers(0, 30, (B, S))], ids=["(T,)", "(B, T)"])
-def test_rotary_attention_is_its_formula(places, interleaved):
+def test_rotated_attention_is_its_formula(places, interleaved):
     """A pair of entries is a complex number, turned by position * base^(-2i / K); fewer queries are the last ones."""
-    q, k, v, mask = heads(B, H, T, K), heads(B, H, S, K), heads(B, H, S, 5), RNG.random((B, 1, S)) < 0.7
-    options = dict(is_causal=True, return_weights=True)
-    y = nn.rotary_attention(q, k, v, mask, positions=places, base=50.0, interleaved=interleaved, **options)
+    layer, mask = nn.MultiHeadAttention(H * K, H).to(dtype=np.float64).eval(), RNG.random((B, 1, S)) < 0.7
+    layer.rotate = functools.partial(ops.rope, base=50.0, interleaved=interleaved)
+    x, memory, options = heads(B, T, H * K), heads(B, S, H * K), dict(is_causal=True, return_weights=True)
+    y, weights = layer(x, memory, memory, mask, positions=places, **options)
 
     def turned(x, places):
         a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :K // 2], x[..., K // 2:])
@@ -140,12 +141,24 @@ def test_rotary_attention_is_its_formula(places, interleaved):
         z = np.stack([z.real, z.imag], -1 if interleaved else -2)
         return z.reshape(x.shape)
 
-    q, k = turned(q.data, places[..., S - T:]), turned(k.data, places)
-    for ours, expected in zip(y, ops.scaled_dot_product_attention(q, k, v, mask, **options)):
-        np.testing.assert_allclose(ours.data, expected.data, rtol=1e-12, atol=1e-12)
+    q, k, v = (layer.split_heads(w(z)).data for w, z in [(layer.w_q, x), (layer.w_k, memory), (layer.w_v, memory)])
+    q, k = turned(q, places[..., S - T:]), turned(k, places)
+    out, expected = ops.scaled_dot_product_attention(q, k, v, mask, **options)
+    np.testing.assert_allclose(weights.data, expected.data, rtol=1e-12, atol=1e-12)
+    expected = layer.w_o(out.swapaxes(1, 2).reshape(B, T, H * K))
+    np.testing.assert_allclose(y.data, expected.data, rtol=1e-12, atol=1e-12)
 
 
-def test_rotary_attention_sees_distances_alone():
+def test_positions_and_what_turns_by_them_belong_together():
+    layer, x = nn.MultiHeadAttention(8, 2), heads(B, T, 8)
+    with pytest.raises(TypeError, match="positions= and the attribute rotate"):
+        layer(x, x, x, positions=np.arange(T))
+    layer.rotate = ops.rope
+    with pytest.raises(TypeError, match="positions= and the attribute rotate"):
+        layer(x, x, x)
+
+
+def test_rotated_attention_sees_distances_alone():
     layer, x = rotary_layer(8, 2), heads(B, T, 8)
     first = layer(x, x, x, positions=np.arange(T)).data
     np.testing.assert_allclose(layer(x, x, x, positions=np.arange(T) + 1000).data, first, rtol=1e-9, atol=1e-9)
@@ -154,13 +167,13 @@ def test_rotary_attention_sees_distances_alone():
 
 def rotary_layer(*arguments, **options):
     layer = nn.MultiHeadAttention(*arguments, **options).to(dtype=np.float64).eval()
-    layer.attend = functools.partial(nn.rotary_attention, base=100.0)
+    layer.rotate = functools.partial(ops.rope, base=100.0)
     return layer
 
 
 @pytest.mark.parametrize("places", [np.arange(S), RNG.integers(0, 30, (B, S))], ids=["(T,)", "(B, T)"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_rotary_attention_of_fewer_queries_is_the_end_of_the_whole(places, kv_heads):
+def test_rotated_attention_of_fewer_queries_is_the_end_of_the_whole(places, kv_heads):
     layer, x, mask = rotary_layer(8, 4, num_kv_heads=kv_heads), heads(B, S, 8), RNG.random((B, 1, S)) < 0.7
     whole = layer(x, x, x, mask, positions=places, is_causal=True).data
     for n in 0, 1, 3, S:
@@ -177,7 +190,7 @@ def test_rotary_positions_of_every_kind(kind):
                                       layer(x, x, x, positions=np.array(places)).data)
 
 
-def test_rotary_attention_of_one_sequence_without_a_batch():
+def test_rotated_attention_of_one_sequence_without_a_batch():
     for kv_heads in 2, 1:
         layer, x = rotary_layer(8, 2, num_kv_heads=kv_heads), heads(1, 3, 8)
         alone = layer(x[0], x[0], x[0], positions=np.arange(3), is_causal=True)

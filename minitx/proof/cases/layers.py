@@ -126,6 +126,9 @@ def _rope(draw):
     yield "one", (draw(1, 2),), dict(positions=np.array([3]), base=10000.0, interleaved=False)
     yield "five axes (B, T)", (draw(B, 2, 3, T, 4),), dict(positions=rows, base=100.0, interleaved=False)
     yield "five axes (T,), neighbours", (draw(1, 2, 2, T, 2),), dict(positions=rows[1], base=10.0, interleaved=True)
+    given = dict(base=10.0, frequencies=np.array([0.9, 0.35, 0.02]))
+    yield "frequencies", (draw(B, H, T, 6),), dict(positions=rows, interleaved=False, **given)
+    yield "frequencies, neighbours", (draw(T, 6),), dict(positions=rows[1], interleaved=True, **given)
 
 
 def _dropout(draw):

@@ -50,11 +50,11 @@ def _attention(q, k, v, bias, *, mask, is_causal, scale, keep, dropout_p, return
     return (out, weights) if return_weights else out
 
 
-def _rope(x, *, positions, base, interleaved):
+def _rope(x, *, positions, base, interleaved, frequencies=None):
     """Pairs as a new axis of two, times the 2 x 2 matrix that turns them."""
     K = x.shape[-1]
     positions = positions if positions.ndim < 2 else np.expand_dims(positions, tuple(range(1, x.ndim - 2)))
-    angle = positions[..., None] / base ** (2 * np.arange(K // 2) / K)
+    angle = positions[..., None] * (1 / base ** (2 * np.arange(K // 2) / K) if frequencies is None else frequencies)
     turn = np.stack([np.stack([np.cos(angle), -np.sin(angle)], axis=-1),
                      np.stack([np.sin(angle), np.cos(angle)], axis=-1)], axis=-2)               # (..., T, K/2, 2, 2)
     pairs = ops.reshape(x, x.shape[:-1] + ((K // 2, 2) if interleaved else (2, K // 2)))

@@ -36,12 +36,13 @@ def twins():
         used = weights if keep is None else weights * torch.tensor(keep) / (1 - dropout_p)
         return (used @ v, weights) if return_weights else used @ v
 
-    def rope(x, *, positions, base, interleaved):
+    def rope(x, *, positions, base, interleaved, frequencies=None):
         """Pairs as complex numbers, multiplied by e^(i angle)."""
         K = x.shape[-1]
         positions = torch.tensor(positions)
         positions = positions.reshape(*positions.shape[:-1], *(1,) * (x.ndim - 3), -1) if positions.ndim == 2 else positions
-        angle = positions[..., None] * torch.tensor([base ** (-2 * i / K) for i in range(K // 2)], dtype=x.dtype)
+        steps = [base ** (-2 * i / K) for i in range(K // 2)] if frequencies is None else frequencies
+        angle = positions[..., None] * torch.tensor(steps, dtype=x.dtype)
         real, imaginary = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
         turned = torch.complex(real, imaginary) * torch.polar(torch.ones_like(angle), angle)
         pair = (turned.real, turned.imag)
