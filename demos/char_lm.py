@@ -5,11 +5,13 @@
     python demos/char_lm.py --resume runs/mine                  go on after Ctrl-C, as if nothing had happened
     python demos/char_lm.py --sample runs/mine --prompt "The "  write again, without training
     python demos/char_lm.py --compare runs/a runs/b             several runs in one picture
+
+The folder is that of a published model, made without a network: python demos/generate.py runs/mine --prompt "The " lets it
+write, python demos/fine_tune.py runs/mine --text FILE trains it further, and transformers opens it, too.
 """
 import argparse
 import contextlib
 import csv
-import dataclasses
 import io
 import json
 import math
@@ -23,7 +25,8 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mt
-from minitx import checkpoint, generate, models, ops, optim, resume, schedule
+from minitx import generate, models, ops, optim, resume, schedule
+from minitx.models.hub import read_json
 
 # The model, in GPT-2's names, and how it is trained. "medium" wants a GPU, or an evening. The initial weights are about
 # 1/sqrt(n_embd): with GPT-2's own 0.02, meant for 768 and more, so narrow a model learns at half the speed.
@@ -185,8 +188,7 @@ class Run:
         if folder:
             with self.writing():
                 folder.mkdir(parents=True, exist_ok=True)
-                write_json(folder / "config.json", dataclasses.asdict(model.config))
-                write_json(folder / "vocabulary.json", table)
+                write_tokenizer(folder, table)
                 write_json(folder / "run.json", about)
 
     def note(self, **row):
@@ -200,7 +202,7 @@ class Run:
         if self.folder:
             with self.writing():
                 write_log(self.folder / "log.csv", self.rows)
-                checkpoint.save(self.folder / "weights.safetensors", self.good)
+                self.model.save_pretrained(self.folder)
             self.saved = row["step"]
 
     def keep(self, step):
@@ -233,7 +235,7 @@ class Run:
 
     def kept(self):
         """What of the run is on the disk, in words."""
-        if self.saved is not None and (self.folder / "weights.safetensors").exists():
+        if self.saved is not None and (self.folder / "model.safetensors").exists():
             return f"the weights of step {self.saved} and the log are kept in {self.folder}"
         return "nothing is kept" if self.folder else "nothing is kept without --out DIR"
 
@@ -249,6 +251,15 @@ def write_json(file, content):
     write_whole(file, json.dumps(content, indent=1))
 
 
+def write_tokenizer(folder, table):
+    """The table as the tokenizers library reads it: each character is a token, and one that is not there is passed over."""
+    write_json(folder / "tokenizer.json", dict(
+        version="1.0", truncation=None, padding=None, added_tokens=[], normalizer=None, pre_tokenizer=None,
+        post_processor=None, decoder=dict(type="Fuse"), model=dict(type="BPE", vocab=table, merges=[])))
+    write_json(folder / "tokenizer_config.json", dict(          # or transformers takes it for GPT-2's own, which is of bytes
+        tokenizer_class="PreTrainedTokenizerFast", clean_up_tokenization_spaces=False))
+
+
 def write_log(file, rows):
     text = io.StringIO()
     log = csv.DictWriter(text, LOG)
@@ -260,14 +271,17 @@ def write_log(file, rows):
 def load(folder):
     """(model, {character: id}) of a run's folder."""
     try:
-        config, table = (json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-                         for name in ("config", "vocabulary"))
-        model = models.GPT2(models.GPT2Config(**config))
-        model.load_state_dict(checkpoint.load(folder / "weights.safetensors"))
+        table = read_json(folder / "tokenizer.json")["model"]["vocab"]
+        if list(table.values()) != list(range(len(table))) or set(map(len, table)) != {1}:
+            raise ValueError("its tokens are no characters; demos/generate.py may read it")
+        model = models.from_pretrained(folder, head="lm")
+        if model.config.vocab_size != len(table):
+            raise ValueError(f"the model has {model.config.vocab_size} symbols, tokenizer.json {len(table)}")
     except ImportError as error:
         raise Refused(error) from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise Refused(f"{folder} holds no run that can be read ({error}): train one with --out {folder}") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = "; ".join(str(error).split("\n  "))
+        raise Refused(f"{folder} holds no run that can be read ({reason}): train one with --out {folder}") from None
     return model, table
 
 
@@ -309,9 +323,9 @@ def learn(args):
     """Train on the text, then write a page."""
     folder, preset = args.resume or args.out, PRESETS[args.preset] | ({"steps": args.steps} if args.steps else {})
     state = folder and folder / "training.safetensors"
-    if folder and (folder / "weights.safetensors").exists() and not (args.resume and state.exists()):
-        raise Refused(f"{folder} holds a run already{', without its state' if args.resume else ''}: give "
-                      f"{'--resume' if args.resume else '--out'} another folder, or delete this one")
+    if folder and (folder / "config.json").exists() and not (args.resume and state.exists()):
+        raise Refused(f"{folder} holds a model already{', without the state of its training' if args.resume else ''}: "
+                      f"give {'--resume' if args.resume else '--out'} another folder, or delete this one")
     text, T = read_text(args.text), preset["n_positions"]
     table = {character: i for i, character in enumerate(sorted(set(text)))}
     ids = encode(text, table)
@@ -324,7 +338,7 @@ def learn(args):
 
     mt.manual_seed(args.seed)
     model = models.GPT2(models.GPT2Config(
-        vocab_size=len(table), **{name: preset[name] for name in MODEL},
+        vocab_size=len(table), eos_token_id=None, **{name: preset[name] for name in MODEL},
         **dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), preset["dropout"])))
     optimiser = optim.AdamW(optim.decay_groups(model, 0.1), lr=cosine(preset), betas=(0.9, 0.99))
     settings = dict(demo="char_lm", text=zlib.crc32(text.encode("utf-8", "surrogatepass")), seed=args.seed, **preset)

@@ -17,15 +17,14 @@ def beam_search(text, scores, max_new_tokens, num_beams, length_penalty=1.0, rep
                       more than the worst of them
 
     scores(step) gives logits (B, V). These rules are those of transformers (early_stopping=False), whose repetition penalty
-    also falls on log-probabilities here. A row that is shorter than others goes on with its stop token. Graves 2012,
+    also falls on log-probabilities here. A row that is shorter than others repeats its stop token. Graves 2012,
     "Sequence Transduction with Recurrent Neural Networks"; Wu et al. 2016, section 7.
     """
     B, K, n = len(text.ids), num_beams, max_new_tokens
     sums = np.full((B, K), -np.inf)
     sums[:, 0] = 0                                                      # all beams begin alike: one of them counts
     counts, lengths = np.full((B, K), -np.inf), np.zeros((B, K), int)   # of the finished ones, the best first
-    filling, done = stop[0] if stop else 0, np.zeros(B, bool)
-    found = np.full((B, K, n), filling)
+    found, done = np.zeros((B, K, 0), int), np.zeros(B, bool)
     for step in range(n):
         logp = penalise_repetition(as_numpy(ops.log_softmax(scores(step))), text.ids, repetition_penalty, text.mask)
         if step == 0:
@@ -39,9 +38,10 @@ def beam_search(text, scores, max_new_tokens, num_beams, length_penalty=1.0, rep
         rows = np.arange(B)[:, None] * K + beams
         ends = np.isin(tokens, stop) | (step == n - 1)
 
-        gained = np.where(ends[:, :K] & ~done[:, None], values[:, :K] / (step + 1) ** length_penalty, -np.inf)
-        new = np.full_like(found, filling)
-        new[..., :step], new[..., step] = text.written[rows[:, :K]], tokens[:, :K]
+        weight = (step + 1) ** length_penalty
+        gained = np.where(ends[:, :K] & ~done[:, None], values[:, :K] / weight, -np.inf)
+        new = np.concatenate([text.written[rows[:, :K]], tokens[:, :K, None]], axis=2)          # (B, K, step + 1)
+        found = np.concatenate([found, found[..., -1:] if step else new], axis=2)               # repeats its last token
         counts, lengths, new = (np.concatenate(pair, axis=1) for pair in (
             (counts, gained), (lengths, np.full((B, K), step + 1)), (found, new)))
         kept = largest(counts, K)
@@ -52,7 +52,7 @@ def beam_search(text, scores, max_new_tokens, num_beams, length_penalty=1.0, rep
         sums = np.where(np.take_along_axis(ends, on, 1), -np.inf, np.take_along_axis(values, on, 1))
         text.reorder(np.take_along_axis(rows, on, 1).ravel())
         text.append(np.take_along_axis(tokens, on, 1).ravel())
-        done |= sums[:, 0] / (step + 1) ** length_penalty <= counts[:, -1]
+        done |= sums[:, 0] / weight <= counts[:, -1]
         if B and done.all():
             break
     return found[:, 0, :lengths[:, 0].max() if B else n]

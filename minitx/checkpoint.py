@@ -1,17 +1,17 @@
 """A state on disk, as a safetensors file. Nothing is ever unpickled."""
-import contextlib
 import json
 import math
 import os
-import secrets
-import shutil
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from minitx import backend
 from minitx.tensor import Tensor, as_numpy
+from minitx.writing import check_regular, write
 
 READ = {"BOOL": "?", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2", "I8": "i1", "I16": "<i2", "I32": "<i4",
         "I64": "<i8", "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}        # safetensors' names
@@ -26,42 +26,30 @@ def save(path, state, metadata=None):
     """Write {name: array or Tensor}, as state_dict() gives it, and {str: str} metadata.
 
     The file appears whole or not at all: it is written under another name in the same folder, flushed to the disk, then
-    renamed. A file that it replaces lends it its mode; through a link, the file that the link leads to is replaced.
+    renamed. A file that it replaces lends it its mode; through a link, the file that the link leads to is replaced. What
+    is killed while it writes leaves a hidden file there, .NAME.xxxxxxxx.tmp, that may be deleted when no one writes.
     An array that stands under several names, as tied weights do, is stored once, and `load` gives it all its names.
-    ValueError naming the file for what safetensors cannot store, ImportError where safetensors is missing.
+
+    ValueError naming the file for what safetensors cannot store, ImportError where safetensors is missing, TypeError for
+    what is no array. OSError where the file cannot be written, or something else than a file has its name.
     """
     safetensors, path = _safetensors(), Path(path)
-    if "__metadata__" in state:
-        raise ValueError(f"{path}: no tensor can have the name __metadata__ in a safetensors file")
-    first = {}
+    metadata, state, first = dict(metadata or {}), dict(state), {}
+    # `state` holds what a lazy mapping makes: so no id of an array comes twice
     tied = {name: first.setdefault(id(value.data if isinstance(value, Tensor) else value), name)
             for name, value in state.items()}
     tied = {name: kept for name, kept in tied.items() if name != kept}
+    if TIED in metadata or "__metadata__" in state:
+        raise ValueError(f"{path}: cannot be saved: {TIED} in metadata and a tensor's name __metadata__ are taken")
     if tied:
-        metadata = {**(metadata or {}), TIED: json.dumps(tied)}
+        metadata[TIED] = json.dumps(tied)
     state = {name: _plain(name, value) for name, value in state.items() if name not in tied}
     try:
-        data = safetensors.numpy.save(state, metadata)
+        write(path, lambda unfinished: safetensors.numpy.save_file(state, unfinished, metadata))
     except (safetensors.SafetensorError, TypeError, KeyError, ValueError) as error:
+        if code := re.search(r"os error (\d+)", str(error)):        # the library has its own error for a full disk
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
         raise ValueError(f"{path}: cannot be saved: {error}") from error
-    write(path, data)
-
-
-def write(path, data):
-    """Write the bytes as a whole file or not at all; how, stands in `save`."""
-    target = Path(os.path.realpath(path))
-    unfinished = target.with_name(f".{secrets.token_hex(4)}.tmp")
-    try:
-        with open(unfinished, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, unfinished)
-        os.replace(unfinished, target)
-    except BaseException:                       # Ctrl-C too
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 def load(path, dtype=None):
@@ -69,27 +57,32 @@ def load(path, dtype=None):
     Module.load_state_dict takes.
 
     dtype is what float tensors become, float16, float32 or float64 (else TypeError); left out they keep theirs, and
-    bfloat16, which NumPy lacks, becomes float32. ValueError naming the file where it is none or holds another dtype;
-    FileNotFoundError where there is no file.
+    bfloat16, which NumPy lacks, becomes float32. ValueError naming the file where it is none or holds another dtype,
+    holds a finite number that is too large for the dtype, or was replaced while it was read; FileNotFoundError where
+    there is no file.
     """
-    stored = Stored(path, dtype)
-    arrays = {place: stored[name] for place, name in dict(zip(stored.places.values(), stored)).items()}
-    return {name: arrays[place] for name, place in stored.places.items()}
+    return Stored(path, dtype).arrays()
 
 
 class Stored(Mapping):
     """The tensors of a file, or of all that an index names, by name; each is read from the disk when it is asked for.
 
-    So a model is filled tensor by tensor, and never lies in memory twice. Errors are those of `load`.
+    So a model is filled tensor by tensor, and never lies in memory twice. metadata is what `metadata` gives of the same
+    file. Errors are those of `load`.
     """
 
     def __init__(self, path, dtype=None):
-        path, dtype = Path(path), None if dtype is None else np.dtype(dtype)
+        path, asked = Path(path), dtype
+        try:
+            dtype = None if asked is None else np.dtype(asked)
+        except TypeError:                                           # NumPy knows no bfloat16
+            dtype = asked
         if dtype not in (None, backend.HALF, backend.SINGLE, backend.DOUBLE):
             raise TypeError(f"checkpoint: floats are read as float16, float32 or float64, not as {dtype}")
-        self.dtype, self.places = dtype, {}
+        self.dtype, self.places, self.metadata = dtype, {}, {}
         for file, names in (_shards(path) if path.name.endswith(".index.json") else {path: None}).items():
-            places = _places(file)
+            places, about = _places(file)
+            self.metadata |= about
             names = places if names is None else names
             lacking = [name for name in names if name not in places]
             if lacking:
@@ -99,27 +92,37 @@ class Stored(Mapping):
     def __getitem__(self, name):
         shape, dtype = self.describe(name)
         array, done = np.empty(shape, dtype), 0
-        for piece in self.pieces(name):
-            array.reshape(-1)[done:done + piece.size] = piece
-            done += piece.size
+        try:
+            with np.errstate(over="raise"):
+                for piece in self.pieces(name):
+                    array.reshape(-1)[done:done + piece.size] = piece
+                    done += piece.size
+        except FloatingPointError:
+            raise ValueError(f"{self.places[name].path}: {name} holds a number that is too large for {dtype}") from None
         return array
+
+    def arrays(self):
+        """{name: array} of all; those that are tied in the file are one array."""
+        arrays = {place: self[name] for place, name in dict(zip(self.places.values(), self)).items()}
+        return {name: arrays[place] for name, place in self.places.items()}
 
     def describe(self, name):
         """(shape, dtype) of the array that a name gives."""
-        _, kind, shape, _ = self.places[name]
-        dtype = np.dtype("f4" if kind == "BF16" else READ[kind]).newbyteorder("=")
-        return tuple(shape), dtype if self.dtype is None or dtype.kind != "f" else self.dtype
+        place = self.places[name]
+        dtype = np.dtype("f4" if place.kind == "BF16" else READ[place.kind]).newbyteorder("=")
+        return place.shape, dtype if self.dtype is None or dtype.kind != "f" else self.dtype
 
     def pieces(self, name):
         """The numbers of a tensor as they are read, in order: 1-d arrays, so that none lies in memory twice."""
-        path, kind, shape, start = self.places[name]
+        path, stamp, kind, shape, start = self.places[name]
         with open(path, "rb") as file:
             file.seek(start)
             for done in range(0, math.prod(shape), PIECE):
                 wanted = min(PIECE, math.prod(shape) - done)
                 piece = np.fromfile(file, READ[kind], wanted)
+                _check_same(path, file, stamp)
                 if piece.size < wanted:
-                    raise ValueError(f"{path}: {name} ends before its time; the file was cut while it was read")
+                    raise ValueError(f"{path}: {name} cannot be read whole")
                 yield from_bfloat16(piece) if kind == "BF16" else piece
 
     def same(self, first, second):
@@ -152,24 +155,53 @@ def to_bfloat16(x):
 
 def metadata(path):
     """The {str: str} that was saved along with the tensors; empty if there was none."""
-    with _opened(path) as file:
-        return {key: value for key, value in (file.metadata() or {}).items() if key != TIED}
+    return {key: value for key, value in _read_header(Path(path))[1].items() if key != TIED}
 
 
-@contextlib.contextmanager
-def _opened(path):
-    """A safetensors file open for reading; whatever is wrong in it becomes a ValueError that names it."""
-    safetensors, path = _safetensors(), Path(path)
-    with open(path, "rb"):                                      # nothing there, a folder, not allowed: Python says it best
-        pass
-    if path.suffix in (".bin", ".pt", ".pth"):
-        raise ValueError(f"{path}: a pickle, which can run any code when opened, so it is not read. Convert it once, "
-                         f"where PyTorch is, in its folder: {CONVERT.replace('pytorch_model*.bin', path.name)}")
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            yield file
-    except (safetensors.SafetensorError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: cannot be read as safetensors: {error}") from error
+class Place(NamedTuple):
+    """Where a tensor lies: in which file, the stamp of that, and there as what, from which byte on."""
+    path: Path
+    stamp: tuple
+    kind: str
+    shape: tuple
+    start: int
+
+
+def _read_header(path):
+    """({name: its Place}, metadata) of one safetensors file, whose header the library has checked.
+
+    Whatever is wrong in it becomes a ValueError that names it. Names are opened several times, as Windows lets no one
+    replace a file that is kept open; the stamp says whether it is still the same.
+    """
+    safetensors = _safetensors()
+    check_regular(path)
+    with open(path, "rb") as file:
+        if path.suffix in (".bin", ".pt", ".pth"):
+            raise ValueError(f"{path}: a pickle, which can run any code when opened, so it is not read. Convert it once, "
+                             f"where PyTorch is, in its folder: {CONVERT.replace('pytorch_model*.bin', path.name)}")
+        stamp = _stamp(file)
+        try:
+            with safetensors.safe_open(path, framework="numpy") as checked:
+                names, about = set(checked.keys()), checked.metadata() or {}
+        except (safetensors.SafetensorError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: cannot be read as safetensors: {error}") from error
+        with open(path, "rb") as again:                         # what the library has opened, between the two
+            _check_same(path, again, stamp)
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    return {name: Place(path, stamp, tensor["dtype"], tuple(tensor["shape"]), 8 + size + tensor["data_offsets"][0])
+            for name, tensor in header.items() if name in names}, about
+
+
+def _stamp(file):
+    """What tells an open file from another, and from itself when it is written into."""
+    about = os.fstat(file.fileno())
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def _check_same(path, file, stamp):
+    if _stamp(file) != stamp:
+        raise ValueError(f"{path}: was replaced while it was read; read it again")
 
 
 def _shards(index):
@@ -182,7 +214,7 @@ def _shards(index):
             files.setdefault(index.parent / file, []).append(name)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{index}: no index of safetensors files: {error!r}") from error
-    missing = [file.name for file in files if not file.exists()]
+    missing = [file.name or '""' for file in files if not os.path.isfile(file)]
     if missing or not files:
         raise ValueError(f"{index}: names files that are not beside it: {', '.join(missing)}" if missing else
                          f"{index}: no index of safetensors files: it names none")
@@ -190,23 +222,20 @@ def _shards(index):
 
 
 def _places(path):
-    """{name: (file, dtype, shape, first byte)} of one file, whose header the library has checked."""
-    with _opened(path) as file:
-        names, metadata = set(file.keys()), file.metadata() or {}
-    with open(path, "rb") as plain:
-        size = int.from_bytes(plain.read(8), "little")
-        header = json.loads(plain.read(size))
-    places = {name: (path, about["dtype"], tuple(about["shape"]), 8 + size + about["data_offsets"][0])
-              for name, about in header.items() if name in names}
+    """({name: its Place}, metadata) of one file, with the names that are tied."""
+    places, about = _read_header(path)
     try:
-        places.update({name: places[kept] for name, kept in json.loads(metadata.get(TIED, "{}")).items()})
+        tied = json.loads(about.pop(TIED, "{}"))
+        if taken := places.keys() & tied.keys():
+            raise ValueError(f"{', '.join(sorted(taken))} is a tensor of its own")
+        places |= {name: places[kept] for name, kept in tied.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path}: what its metadata says of tied tensors is wrong: {error!r}") from error
-    for name, (_, dtype, *_) in places.items():
-        if dtype not in READ:
-            raise ValueError(f"{path}: {name} is {dtype}; floats of 16, 32 and 64 bits, bfloat16, integers and bools are "
-                             "read: convert it where it was made")
-    return places
+    for name, place in places.items():
+        if place.kind not in READ:
+            raise ValueError(f"{path}: {name} is {place.kind}; floats of 16, 32 and 64 bits, bfloat16, integers and bools "
+                             "are read: convert it where it was made")
+    return places, about
 
 
 def _safetensors():

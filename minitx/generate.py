@@ -5,14 +5,15 @@ import numpy as np
 
 from minitx import nn
 from minitx.autograd import no_grad
+from minitx.backend import check_index
 from minitx.beam import beam_search
-from minitx.sampling import check_options, mask_padding, penalise_repetition, sample_token, whole
+from minitx.sampling import check_options, filter_logits, penalise_repetition, sample_token, whole
 from minitx.tensor import as_numpy
 
 
 def generate(model, ids, max_new_tokens, *, temperature=None, top_k=None, top_p=None, repetition_penalty=1.0, num_beams=1,
              length_penalty=1.0, attention_mask=None, start_id=None, stop=None, generator=None, vocab_size=None,
-             on_token=None):
+             on_token=None, cache=None):
     """What a model writes after the prompts ids (B, T), or, if it is an encoder-decoder, in answer to them: the new
     tokens alone, a NumPy array (B, n) of int64, n at most max_new_tokens.
 
@@ -23,16 +24,17 @@ def generate(model, ids, max_new_tokens, *, temperature=None, top_k=None, top_p=
     num_beams            more than 1: beam search, which draws nothing; length_penalty as in beam.beam_search
     attention_mask       (B, T) of 1 and 0, for prompts of unequal length; a decoder-only model wants the 0s on the left
     start_id             what an encoder-decoder's text begins with; left out, the config's decoder_start_token_id
-    stop                 a token or several: a row that has come to one goes on with the first of them, and where every row
-                         has, nothing more is written. Left out, the config's eos_token_id, where it has one
+    stop                 a token or several: a row that has come to one goes on repeating it, and where every row has,
+                         nothing more is written. Left out, the config's eos_token_id, where it has one
     generator            a numpy.random.Generator or a seed
     on_token             called with the new tokens, int64 (B,), as soon as they are chosen
+    cache                an empty nn.Cache to be used, for one who wants to look at it afterwards
 
     A model has a `context`, the number of tokens that it can see (None: any); a decoder-only one `hidden` and `lm_head`,
     as models.GPT2 has, an encoder-decoder `encode` and `decode`. A nn.Cache keeps what was seen. Of a text that grows
     longer than the context a decoder-only model sees the end, without a cache, which is slow; a Module without `hidden`
-    always does so, as model(ids) or model(ids, attention_mask). A config's forced_bos_token_id and forced_eos_token_id
-    are the first token and the last of max_new_tokens.
+    always does so, as model(ids) or model(ids, attention_mask). A config's forced_bos_token_id is the first token, its
+    forced_eos_token_id the last of max_new_tokens, with stop=() too.
 
     The model runs without a tape and in eval mode, and has its modes back afterwards.
 
@@ -43,41 +45,49 @@ def generate(model, ids, max_new_tokens, *, temperature=None, top_k=None, top_p=
     max_new_tokens, num_beams = whole("max_new_tokens", max_new_tokens, least=0), whole("num_beams", num_beams)
     drawing = top_k is not None or top_p is not None
     temperature = float(drawing) if temperature is None else temperature
-    check_options(temperature, top_k, top_p, repetition_penalty, vocab_size)
-    if not np.isfinite(length_penalty):
-        raise ValueError(f"generate: length_penalty must be a finite number, got {length_penalty}")
+    check_options(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
+                  length_penalty=length_penalty, vocab_size=vocab_size)
+    if cache is not None and not isinstance(cache, nn.Cache):
+        raise TypeError(f"generate: cache must be an nn.Cache, got {type(cache).__name__}")
+    if cache is not None and (cache.lengths or cache.memory.held):
+        raise ValueError("generate: the cache holds tokens of another text: give an empty one")
     if num_beams > 1 and (temperature or drawing or on_token):
         raise ValueError("generate: beam search draws nothing and knows its tokens at the end: leave out temperature, top_k, "
                          "top_p and on_token, or num_beams")
+    if not hasattr(model, "context"):
+        raise TypeError(f"generate: {type(model).__name__} must say in its attribute `context` how many tokens it can see")
+    if cache is not None and not (hasattr(model, "encode") or hasattr(model, "hidden")):
+        raise TypeError(f"generate: {type(model).__name__} has no `hidden` and takes no cache")
     ids, mask = _prompt(ids, attention_mask)
     config = getattr(model, "config", None)
     stop = getattr(config, "eos_token_id", None) if stop is None else stop
     stop = [] if stop is None else np.atleast_1d(as_numpy(stop)).tolist()
     stop = [whole("a stop token", token, least=0) for token in stop]
-    forced = {0: getattr(config, "forced_bos_token_id", None),
-              max_new_tokens - 1: getattr(config, "forced_eos_token_id", None)}
+    forced = (0, "forced_bos_token_id"), (max_new_tokens - 1, "forced_eos_token_id")            # of one token the last
+    forced = {step: np.atleast_1d(getattr(config, name)) for step, name in forced if getattr(config, name, None) is not None}
 
     def scores(step):
         """Logits (B, V) of token number `step`, in which nothing but a forced one can be chosen."""
-        logits = mask_padding(text.logits(), vocab_size)
-        if forced.get(step) is not None:
+        logits = filter_logits(text.logits(), 0, vocab_size=vocab_size)
+        if step in forced:
+            check_index(forced[step], logits.shape[1])
             logits[:], logits[:, forced[step]] = -np.inf, 0
         return logits
 
     with evaluating(model):
         kind = Answer if hasattr(model, "encode") else Continuation
-        text = kind(model, ids, mask, max_new_tokens, start_id, num_beams)
+        text = kind(model, ids, mask, max_new_tokens, start_id, num_beams, nn.Cache() if cache is None else cache)
         if num_beams > 1:
             return beam_search(text, scores, max_new_tokens, num_beams, length_penalty, repetition_penalty, stop)
         generator, ended = np.random.default_rng(generator), np.zeros(len(ids), bool)
         for step in range(max_new_tokens):
             logits = penalise_repetition(scores(step), text.ids, repetition_penalty, text.mask)
-            token = sample_token(logits, temperature, top_k, generator, top_p=top_p)
-            token[ended] = stop[0] if stop else 0
+            token = sample_token(logits, temperature, top_k=top_k, top_p=top_p, generator=generator)
+            token[ended] = text.ids[ended, -1]
             text.append(token)
+            ended |= np.isin(token, stop)
             if on_token is not None:
                 on_token(token)
-            ended |= np.isin(token, stop)
             if len(ended) and ended.all():
                 break
     return text.written.copy()
@@ -86,7 +96,7 @@ def generate(model, ids, max_new_tokens, *, temperature=None, top_k=None, top_p=
 class Text:
     """Rows of text that grow, and a cache of what the model made of them."""
 
-    def __init__(self, model, ids, mask, max_new_tokens):
+    def __init__(self, model, ids, mask, max_new_tokens, cache):
         if getattr(model, "lm_head", model) is None:
             raise ValueError(f'generate: {type(model).__name__} has no head and gives no logits: build it with head="lm"')
         self.model, self.start, self.length = model, ids.shape[1], ids.shape[1]
@@ -95,7 +105,9 @@ class Text:
         self.room[:, :self.start] = ids                             # a uint8 prompt may go on with tokens above 255
         if mask is not None:
             self.real[:, :self.start] = mask
-        self.cache = nn.Cache(capacity=shape[1])
+        self.cache = cache
+        if cache is not None:
+            cache.capacity = min(shape[1], 1024 if model.context is None else model.context)    # it grows where it must
 
     @property
     def ids(self):
@@ -119,7 +131,8 @@ class Text:
 
     def reorder(self, rows):
         """Row i becomes what row rows[i] was."""
-        self.room, self.real = self.room[rows], None if self.real is None else self.real[rows]
+        self.room, old = np.empty((len(rows), self.room.shape[1]), np.int64), self.ids
+        self.ids[:], self.real = old[rows], None if self.real is None else self.real[rows]
         if self.cache is not None:
             self.cache.reorder(rows)
 
@@ -127,21 +140,17 @@ class Text:
 class Continuation(Text):
     """The text of a decoder-only model: it begins with the prompt."""
 
-    def __init__(self, model, ids, mask, max_new_tokens, start_id, num_beams):
+    def __init__(self, model, ids, mask, max_new_tokens, start_id, num_beams, cache):
         name = type(model).__name__
-        if not hasattr(model, "context"):
-            raise TypeError(f"generate: {name} must say in its attribute `context` how many tokens it can see")
         if start_id is not None:
             raise TypeError(f"generate: start_id is for encoder-decoders; {name} goes on with its prompt")
         if mask is not None and not mask[:, -1].all():
             raise ValueError("generate: a prompt must end in a token, which is continued: pad on the left")
-        longest = ids.shape[1] + (max_new_tokens if num_beams > 1 else 0)
+        longest = ids.shape[1] + (max(max_new_tokens - 1, 0) if num_beams > 1 else 0)   # the last token is not looked at
         if model.context is not None and longest > model.context:
             what = "prompt and beams of" if num_beams > 1 else "a prompt of"
             raise ValueError(f"generate: {what} {longest} tokens, but {name} sees {model.context}: shorten the text")
-        super().__init__(model, ids, mask, max_new_tokens)
-        if not hasattr(model, "hidden"):
-            self.cache = None
+        super().__init__(model, ids, mask, max_new_tokens, cache if hasattr(model, "hidden") else None)
 
     def logits(self):
         """What comes next: (B, V)."""
@@ -160,10 +169,8 @@ class Continuation(Text):
 class Answer(Text):
     """The text of an encoder-decoder: it begins with start_id, beside a source that is read once."""
 
-    def __init__(self, model, ids, mask, max_new_tokens, start_id, num_beams):
+    def __init__(self, model, ids, mask, max_new_tokens, start_id, num_beams, cache):
         name = type(model).__name__
-        if not hasattr(model, "context"):
-            raise TypeError(f"generate: {name} must say in its attribute `context` how many tokens it can write")
         if start_id is None:
             start_id = getattr(getattr(model, "config", None), "decoder_start_token_id", None)
         if start_id is None:
@@ -171,7 +178,7 @@ class Answer(Text):
         if model.context is not None and max_new_tokens > model.context:
             raise ValueError(f"generate: a text of {max_new_tokens} tokens, but {name} writes {model.context}: give fewer")
         start = np.full((len(ids), 1), whole("start_id", start_id, least=0))
-        super().__init__(model, start, None, max_new_tokens)
+        super().__init__(model, start, None, max_new_tokens, cache)
         self.memory, self.source_mask = model.encode(ids, mask), mask
 
     def logits(self):

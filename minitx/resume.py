@@ -42,14 +42,18 @@ class Steps:
     def _go_on(self):
         try:
             saved = training.progress(self.path)
-            if not saved.keys() >= {"step", "seconds", "settings", "progress"} or not isinstance(saved["settings"], dict):
-                raise ValueError(f"{self.path}: holds a training without settings; give another file")
+            kinds = {"settings": dict, "step": int, "seconds": (int, float), "progress": dict}
+            if not all(isinstance(saved.get(name), kind) for name, kind in kinds.items()):
+                raise ValueError(f"{self.path}: holds a training without settings, step, seconds and progress: give "
+                                 "another file")
             for key in {**self.settings, **saved["settings"]}:
                 ours, theirs = self.settings.get(key), saved["settings"].get(key)
                 if ours != theirs:
                     raise ValueError(f"{self.path}: holds another training, whose {key} is {theirs}, not {ours}; give "
                                      "another file, or what it was begun with")
-            training.load(self.path, self.model, self.optimiser)
+            loaded = training.load(self.path, self.model, self.optimiser)
+            if loaded != saved:
+                raise ValueError(f"{self.path}: was replaced while it was read; begin again")
         except OSError as error:
             raise StateError(f"cannot read {self.path} ({error.strerror or error}): give another file") from error
         except (ValueError, ImportError) as error:
@@ -60,7 +64,7 @@ class Steps:
 
     @property
     def seconds(self):
-        """Since when it trains, without the pauses."""
+        """How many seconds it has trained, the pauses between its parts not counted."""
         return time.perf_counter() - self._begun
 
     @property

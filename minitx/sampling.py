@@ -6,7 +6,7 @@ import numpy as np
 from minitx.tensor import as_numpy
 
 
-def sample_token(logits, temperature=1.0, top_k=None, generator=None, vocab_size=None, top_p=None):
+def sample_token(logits, temperature=1.0, *, top_k=None, top_p=None, vocab_size=None, generator=None):
     """One token for each row of logits (..., V), drawn from what filter_logits leaves: integers (...).
 
     temperature   0 takes the largest, the first of equals, and draws nothing
@@ -15,21 +15,21 @@ def sample_token(logits, temperature=1.0, top_k=None, generator=None, vocab_size
 
     The rest, and errors, as in filter_logits.
     """
-    logits = filter_logits(logits, temperature, top_k, top_p, vocab_size)
+    logits = filter_logits(logits, temperature, top_k=top_k, top_p=top_p, vocab_size=vocab_size)
     if temperature == 0:
         return logits.argmax(axis=-1)
     # The largest of logit + Gumbel noise falls on each token with its softmax probability (Gumbel 1954).
     return (logits + np.random.default_rng(generator).gumbel(size=logits.shape)).argmax(axis=-1)
 
 
-def filter_logits(logits, temperature=1.0, top_k=None, top_p=None, vocab_size=None):
+def filter_logits(logits, temperature=1.0, *, top_k=None, top_p=None, vocab_size=None):
     """The logits (..., V) whose softmax is the probability of each token to be drawn: -inf for those that may not be.
 
     In this order, as in transformers: vocab_size (see mask_padding), top_k (see top_k_filter), division by the temperature,
     unless it is 0, and top_p (see top_p_filter). ValueError where logits are NaN or +inf or allow no token, and for a
     temperature that is negative or not finite.
     """
-    check_options(temperature, top_k, top_p, vocab_size=vocab_size)
+    check_options(temperature=temperature, top_k=top_k, top_p=top_p, vocab_size=vocab_size)
     logits = mask_padding(logits, vocab_size)
     largest = logits.max(axis=-1, keepdims=True)                # NaN if one is: found before top_k_filter drops it
     if not np.isfinite(largest).all():
@@ -83,7 +83,8 @@ def penalise_repetition(logits, ids, penalty, mask=None):
     logits = _floats(logits)
     mask, held = np.ones(ids.shape, bool) if mask is None else mask, np.zeros(logits.shape, bool)
     held[np.nonzero(mask)[0], ids[mask]] = True
-    return np.where(held, np.where(logits > 0, logits / penalty, logits * penalty), logits)
+    with np.errstate(over="ignore"):                            # huge ones go to infinity: -inf is never drawn
+        return np.where(held, np.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def mask_padding(logits, vocab_size):
@@ -97,12 +98,18 @@ def mask_padding(logits, vocab_size):
     return logits
 
 
-def check_options(temperature=1.0, top_k=None, top_p=None, repetition_penalty=1.0, vocab_size=None):
-    """ValueError for what is out of its range, TypeError for a top_k or vocab_size that is no whole number."""
+def check_options(*, temperature=1.0, top_k=None, top_p=None, repetition_penalty=1.0, length_penalty=1.0, vocab_size=None):
+    """TypeError for what is no number, or no whole one where it must be; ValueError for what is out of its range."""
+    for name, value in dict(temperature=temperature, top_p=1.0 if top_p is None else top_p,
+                            repetition_penalty=repetition_penalty, length_penalty=length_penalty).items():
+        if not isinstance(value, (int, float, np.number)):
+            raise TypeError(f"generate: {name} must be a number, got {value!r}")
     if not 0 <= temperature < np.inf:
         raise ValueError(f"generate: temperature must be a finite number, at least 0; got {temperature}")
     if not 0 < repetition_penalty < np.inf:
         raise ValueError(f"generate: repetition_penalty must be a finite number above 0, got {repetition_penalty}")
+    if not -50 <= length_penalty <= 50:
+        raise ValueError(f"generate: length_penalty must lie between -50 and 50, got {length_penalty}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"generate: top_p must lie above 0 and be at most 1, got {top_p}")
     for name, value in ("top_k", top_k), ("vocab_size", vocab_size):

@@ -21,7 +21,7 @@ def save(path, model, optimiser, generator=None, **progress):
     NumPy's numbers and arrays as Python's numbers and lists. A callable lr is not kept: it is a function of the step.
 
     The file appears whole or not at all, as checkpoint.save writes it, with its errors. TypeError for progress that JSON
-    cannot say, ValueError for an optimiser that trains what the model does not have.
+    cannot say, or that is nested too deep, ValueError for an optimiser that trains what the model does not have.
     """
     names, state = _names(model, optimiser), optimiser.state_dict()
     arrays = {f"model.{name}": array for name, array in model.state_dict().items()}
@@ -31,7 +31,11 @@ def save(path, model, optimiser, generator=None, **progress):
     groups = [{**group, "params": own} for group, own in zip(state["param_groups"], names)]
     about = {"optimiser": type(optimiser).__name__, "steps": state["steps"], "groups": groups,
              "generator": _checked(generator).bit_generator.state, "progress": progress}
-    checkpoint.save(path, arrays, {"training": json.dumps(about, default=as_python)})
+    try:
+        text = json.dumps(about, default=as_python)
+    except RecursionError:
+        raise TypeError("training.save: progress is nested too deep for JSON") from None
+    checkpoint.save(path, arrays, {"training": text})
 
 
 def load(path, model, optimiser, generator=None):
@@ -41,13 +45,17 @@ def load(path, model, optimiser, generator=None):
     is missing, unexpected, or of another shape, dtype or kind. ValueError also for a file without a training's state,
     FileNotFoundError where there is none. A callable lr stays the one that the optimiser has here.
     """
-    about, arrays, generator = _about(path), checkpoint.load(path), _checked(generator)
+    stored, generator = checkpoint.Stored(path), _checked(generator)
+    about, arrays = _about(path, stored.metadata), stored.arrays()          # of one and the same file
     names, bits = _names(model, optimiser), generator.bit_generator
     try:
         complaints = [*_kinds(about, optimiser, bits), *_groups(about, names), *_arrays(arrays, model, optimiser, names)]
         if complaints:
             raise ValueError("\n  ".join(["the state does not fit; nothing was loaded", *complaints]))
-        type(bits)(0).state = about["generator"]                            # one that is malformed fails here
+        other = type(bits)(0)
+        other.state = about["generator"]                                    # one that is malformed fails here, or is changed
+        if json.loads(json.dumps(other.state, default=as_python)) != about["generator"]:
+            raise ValueError(f"the generator's state is none of {type(bits).__name__}")
         before = optimiser.steps, optimiser.state, optimiser.param_groups
         optimiser.load_state_dict(_optimiser_state(about, arrays, optimiser, names))
         try:
@@ -65,7 +73,7 @@ def load(path, model, optimiser, generator=None):
 
 def progress(path):
     """What `load` would return; nothing is loaded. The same errors, but for what does not fit."""
-    return _about(path)["progress"]
+    return _about(path, checkpoint.metadata(path))["progress"]
 
 
 def as_python(value):
@@ -76,9 +84,9 @@ def as_python(value):
     return value.tolist()
 
 
-def _about(path):
-    """What a file says beside its arrays."""
-    text = checkpoint.metadata(path).get("training")
+def _about(path, metadata):
+    """What a file's metadata say of a training."""
+    text = metadata.get("training")
     if text is None:
         raise ValueError(f"{path}: holds no state of a training; weights alone are read with checkpoint.load")
     try:
@@ -142,6 +150,10 @@ def _groups(about, names):
             if ours != theirs:
                 yield f"wrong parameters: group {i} of the optimiser has {ours} where the file has {theirs}"
                 break
+    options = {f"{key} of group {i}": value for i, group in enumerate(about["groups"]) for key, value in group.items()}
+    for name, value in {"steps": about["steps"], **options}.items():
+        if any(isinstance(number, bool) for number in (value if isinstance(value, list) else [value])):
+            yield f"wrong kind: {name} is {value}, no number"
 
 
 def _arrays(arrays, model, optimiser, names):
@@ -157,3 +169,5 @@ def _arrays(arrays, model, optimiser, names):
     for name, (dtype, shape) in expected.items():
         if name in arrays and (arrays[name].dtype, arrays[name].shape) != (dtype, shape):
             yield f"wrong shape or dtype: {name} is {dtype} {shape}, the file's {arrays[name].dtype} {arrays[name].shape}"
+        elif name in arrays and name.startswith("optimiser.") and name.endswith(".v") and (arrays[name] < 0).any():
+            yield f"wrong values: {name} is a mean of squares, and has negative entries"

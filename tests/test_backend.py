@@ -86,6 +86,17 @@ def test_erf(dtype):
     assert np.signbit(backend.erf(np.array([-0.0])))
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_normal_cdf(dtype):
+    x = np.concatenate([np.linspace(-9, 9, 40_001), [1e-30, 1e30, -1e30, -0.0]]).astype(dtype)
+    ours = backend.normal_cdf(x)
+    assert ours.dtype == dtype and ours.min() >= 0 and ours.max() <= 1
+    exact = np.array([math.erfc(-v / math.sqrt(2)) / 2 for v in x.tolist()])
+    np.testing.assert_allclose(ours, exact, rtol=0, atol=3e-16 if dtype == np.float64 else 3e-7)
+    assert backend.normal_cdf(np.array([np.inf, -np.inf])).tolist() == [1, 0]
+    assert np.isnan(backend.normal_cdf(np.array(np.nan))) and backend.normal_cdf(np.array(0.0)) == 0.5
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 40), st.integers(0, 3), st.integers(0, 2 ** 32))
 def test_scatter_add_is_add_at(n, many, width, seed):

@@ -67,13 +67,27 @@ def test_rows_end_each_at_its_end_and_are_filled_up():
     both = generate.generate(model, [[0], [1], [2], [3]], 8, num_beams=3, stop=4)
     assert len({len(row) for row in alone}) > 1 and both.shape[1] == max(map(len, alone))
     for row, expected in zip(both.tolist(), alone):
-        assert row[:len(expected)] == expected and set(row[len(expected):]) <= {4}
+        assert row[:len(expected)] == expected and set(row[len(expected):]) <= {expected[-1]}
 
 
 def test_one_token_and_one_word():
     best = Table()(np.array([[1]])).data[0, 0].argmax()
     assert generate.generate(Table(), [[1]], 1, num_beams=3).tolist() == [[best]]
     assert generate.generate(Table(1), [[0]], 3, num_beams=2).tolist() == [[0, 0, 0]]       # more beams than texts
+
+
+def test_logits_that_allow_no_token():
+    model = Table()
+    model.table.data[:, 2] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        generate.generate(model, [[2]], 3, num_beams=3)
+
+
+@pytest.mark.parametrize("length_penalty", [50, -50])
+def test_a_penalty_of_the_largest_size(length_penalty):
+    assert generate.generate(Table(), [[1]], 90, num_beams=5, length_penalty=length_penalty, stop=3).shape[0] == 1
+    with pytest.raises(ValueError, match="length_penalty must lie between -50 and 50"):
+        generate.generate(Table(), [[1]], 5, num_beams=2, length_penalty=2 * length_penalty)
 
 
 def test_the_largest_come_first():

@@ -1,8 +1,10 @@
 """Files: what is written comes back, whole or not at all, and nothing malformed is believed."""
 import json
 import os
+import re
 import struct
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +83,18 @@ def test_a_tied_model_comes_back_tied(path):
 
 @pytest.mark.parametrize("tied", ["", "[]", '{"b": "c"}', '{"b": ["a"]}', "[" * 100000])
 def test_what_a_file_says_of_ties_is_checked(tied, path):
-    checkpoint.save(path, {"a": np.ones(2)}, {"minitx.tied": tied})
+    safetensors_numpy().save_file({"a": np.ones(2)}, path, {"minitx.tied": tied})
     with pytest.raises(ValueError, match="model.safetensors: what its metadata says of tied tensors is wrong"):
+        checkpoint.load(path)
+
+
+def safetensors_numpy():
+    return pytest.importorskip("safetensors.numpy")
+
+
+def test_a_tensor_is_not_hidden_behind_a_tie(path):
+    safetensors_numpy().save_file({"a": np.zeros(2), "b": np.ones(2)}, path, {"minitx.tied": '{"b": "a"}'})
+    with pytest.raises(ValueError, match="model.safetensors: what its metadata says .*b is a tensor of its own"):
         checkpoint.load(path)
 
 
@@ -129,8 +141,61 @@ def test_a_file_that_is_cut_while_it_is_read(path):
     checkpoint.save(path, {"a": np.arange(9.0)})
     stored = checkpoint.Stored(path)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="model.safetensors: a ends before its time"):
+    with pytest.raises(ValueError, match="model.safetensors: was replaced while it was read; read it again"):
         stored["a"]
+
+
+def test_a_file_that_is_replaced_while_it_is_read(path, tmp_path, monkeypatch):
+    """By one of the same size too: never the numbers of one under the names of the other."""
+    for name, metadata in ("old", {"a": "bc"}), ("new", {"ab": "c"}):
+        checkpoint.save(tmp_path / name, {"x": np.arange(9.0)}, metadata)
+    os.replace(tmp_path / "old", path)
+    stored = checkpoint.Stored(path)
+    pieces = stored.pieces("x")
+    monkeypatch.setattr(checkpoint, "PIECE", 4)
+    next(pieces)
+    os.utime(path, ns=(5, 5))                                       # as one that is written into
+    with pytest.raises(ValueError, match="model.safetensors: was replaced while it was read; read it again"):
+        next(pieces)
+    stored = checkpoint.Stored(path)
+    os.replace(tmp_path / "new", path)
+    with pytest.raises(ValueError, match="model.safetensors: was replaced while it was read; read it again"):
+        stored["x"]
+
+
+@pytest.mark.parametrize("read", [checkpoint.load, checkpoint.metadata])
+def test_a_file_that_is_replaced_while_its_header_is_read(read, path, monkeypatch):
+    safe_open = safetensors.safe_open
+
+    def replaced(*args, **options):
+        checkpoint.save(path, {"y": np.ones(3)})
+        return safe_open(*args, **options)
+
+    checkpoint.save(path, {"x": np.ones(3)})
+    monkeypatch.setattr(safetensors, "safe_open", replaced)
+    with pytest.raises(ValueError, match="model.safetensors: was replaced while it was read; read it again"):
+        read(path)
+
+
+def test_metadata_and_tensors_of_one_file(path):
+    a = np.ones(3)
+    checkpoint.save(path, {"a": a, "b": a}, {"step": "7"})
+    stored = checkpoint.Stored(path)
+    assert stored.metadata == checkpoint.metadata(path) == {"step": "7"}
+    arrays = stored.arrays()
+    assert arrays.keys() == {"a", "b"} and arrays["a"] is arrays["b"]
+
+
+def test_numbers_that_the_dtype_asked_for_cannot_say(path):
+    checkpoint.save(path, {"small": np.array([6e4, -np.inf, np.nan, 1e-30], np.float32),
+                           "large": np.array([1, 7e4], np.float32), "double": np.array([1e40])})
+    stored = checkpoint.Stored(path, np.float16)
+    np.testing.assert_array_equal(stored["small"], np.array([6e4, -np.inf, np.nan, 0], np.float16))
+    with pytest.raises(ValueError, match="model.safetensors: large holds a number that is too large for float16"):
+        stored["large"]
+    with pytest.raises(ValueError, match="double holds a number that is too large for float32"):
+        checkpoint.load(path, np.float32)
+    assert checkpoint.load(path, np.float64)["double"] == 1e40
 
 
 def test_a_missing_file():
@@ -221,6 +286,14 @@ def test_an_index_that_is_none(text, tmp_path):
         checkpoint.load(tmp_path / "model.safetensors.index.json")
 
 
+@pytest.mark.parametrize("name", ["", "..", "folder", "n" * 300, "a\0"])
+def test_an_index_that_names_no_file(name, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}), encoding="utf-8")
+    with pytest.raises(ValueError, match="index.json: names files that are not beside it"):
+        checkpoint.load(tmp_path / "model.safetensors.index.json")
+
+
 def test_tensors_are_read_one_by_one(path):
     checkpoint.save(path, {"a": np.arange(3.0), "b": np.ones((2, 2), np.float16)})
     stored = checkpoint.Stored(path, np.float32)
@@ -259,7 +332,8 @@ def test_two_tensors_of_the_same_numbers(path, monkeypatch):
 @pytest.mark.parametrize("state, metadata, error", [
     ({"a": np.array(["text"])}, None, ValueError), ({"a": np.ones(2, complex)}, None, ValueError),
     ({1: np.ones(2)}, None, ValueError), ({"__metadata__": np.ones(2)}, None, ValueError),
-    ({"a": np.ones(2)}, {"step": 7}, ValueError), ({"a": [1.0]}, None, TypeError)])
+    ({"a": np.ones(2)}, {"step": 7}, ValueError), ({"a": [1.0]}, None, TypeError), ({"\ud800": np.ones(2)}, None, ValueError),
+    ({"a": np.ones(2)}, {7: "step"}, ValueError), ({"a": np.ones(2)}, {"minitx.tied": "{}"}, ValueError)])
 def test_what_cannot_be_saved_leaves_the_old_file(state, metadata, error, path):
     checkpoint.save(path, {"old": np.ones(1)})
     with pytest.raises(error, match="model.safetensors" if error is ValueError else "a must be"):
@@ -336,9 +410,58 @@ def test_a_very_long_name(tmp_path):
     assert checkpoint.load(path)["a"].shape == (2,) and os.listdir(tmp_path) == [path.name]
 
 
+def test_what_is_no_file_is_left_alone(path, tmp_path):
+    """A pipe would be waited for and then be gone, a folder or a link in a circle too."""
+    path.mkdir()
+    others = [path]
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "circle").symlink_to("circle")
+        others += [tmp_path / "pipe", tmp_path / "circle"]
+    for other in others:
+        for use in checkpoint.load, checkpoint.metadata, lambda path: checkpoint.save(path, {"a": np.ones(1)}):
+            with pytest.raises(OSError, match=f"no regular file.*{other.name}"):
+                use(other)
+    assert sorted(tmp_path.iterdir()) == sorted(others) and path.is_dir()
+    assert not any(other.is_file() for other in others) and all(os.path.lexists(other) for other in others)
+
+
+def test_the_unfinished_file_says_whose_it_is(path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda file: seen.extend(os.listdir(path.parent)))
+    checkpoint.save(path, {"a": np.ones(1)})
+    assert len(seen) == 1 and re.fullmatch(r"\.model\.safetensors\.[0-9a-f]{8}\.tmp", seen[0])
+
+
+def test_saving_copies_nothing(path):
+    state = {str(i): np.ones((1000, 300), np.float32) for i in range(8)}
+    tracemalloc.start()
+    try:
+        checkpoint.save(path, state)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 0.1 * state["0"].nbytes
+
+
 @pytest.mark.parametrize("use", [lambda path: checkpoint.load(path), lambda path: checkpoint.save(path, {})])
 def test_without_safetensors_the_error_names_it(use, path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(ImportError, match="pip install safetensors"):
         use(path)
+
+
+def test_what_a_file_holds_may_be_saved_as_it_is_read(tmp_path):
+    """A lazy mapping makes its arrays one after the other, at addresses that may be those of arrays before."""
+    checkpoint.save(tmp_path / "a", {f"x{i}": np.full(1000, i, np.float32) for i in range(9)})
+    checkpoint.save(tmp_path / "b", checkpoint.Stored(tmp_path / "a"))
+    for i, array in enumerate(checkpoint.load(tmp_path / "b").values()):
+        np.testing.assert_array_equal(array, np.full(1000, int(i), np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", np.int64, "f8,f8", complex, object()])
+def test_what_floats_are_not_read_as(dtype, tmp_path):
+    checkpoint.save(tmp_path / "a", {"x": np.ones(2)})
+    with pytest.raises(TypeError, match="floats are read as float16, float32 or float64, not as"):
+        checkpoint.load(tmp_path / "a", dtype)

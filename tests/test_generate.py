@@ -87,91 +87,16 @@ def test_with_the_cache_every_step_is_the_one_without(name, monkeypatch):
     assert len(np.unique(out)) > 2
 
 
+@pytest.mark.parametrize("options", [{}, dict(num_beams=3)], ids=str)
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("pieces", [(1, 1, 1, 1, 1, 1), (4, 2), (1, 3, 2), (6,)])
-def test_a_text_may_come_in_pieces(name, pieces):
-    (model, _), (ids, mask) = family(name), prompts(3, 6)
-    model.to(dtype=np.float64).eval()
-    with mt.no_grad():
-        memory = model.encode(ids) if hasattr(model, "encode") else None
-
-        def logits(ids, mask, **cache):
-            return model(ids, mask, **cache).data if memory is None else model.decode(ids, memory, None, mask, **cache).data
-
-        for given in mask, None:
-            cache, whole, end = nn.Cache(capacity=1), logits(ids, given), 0
-            for n in pieces:
-                begin, end = end, end + n
-                part = logits(ids[:, begin:end], None if given is None else given[:, :end], cache=cache)
-                real = np.s_[:] if given is None else given[:, begin:end] == 1
-                np.testing.assert_allclose(part[real], whole[:, begin:end][real], rtol=0, atol=1e-12 * np.abs(whole).max())
-            assert cache.length == 6
-
-
-def test_the_weights_too_are_those_of_the_whole():
-    model, _ = family("gpt2")
-    model.eval()
-    ids, cache = prompts(2, 5)[0], nn.Cache()
-    with mt.no_grad():
-        whole = model(ids, return_weights=True)[1]
-        model(ids[:, :3], cache=cache)
-        _, weights = model(ids[:, 3:], cache=cache, return_weights=True)
-    for ours, expected in zip(weights, whole):
-        np.testing.assert_allclose(ours.data, expected.data[:, :, 3:], atol=1e-6)
-
-
-def test_what_it_holds_in_bytes():
-    model, _ = family("gpt2")
-    with generate.evaluating(model):
-        cache = nn.Cache()
-        assert cache.nbytes == 0
-        model(prompts(3, 5)[0], cache=cache)
-    assert cache.nbytes == 2 * 2 * 3 * 5 * 16 * 4                           # keys and values, layers, B, T, C, float32
-
-
-def test_the_first_two_or_three_times_it_is_full_it_doubles_and_keeps_what_it_has():
-    model, _ = family("gpt2")
-    with generate.evaluating(model):
-        cache, ids = nn.Cache(capacity=2), prompts(1, 9)[0]
-        rooms = []
-        for t in range(9):
-            model(ids[:, t:t + 1], cache=cache)
-            rooms.append(next(iter(cache.rooms.values()))[0].shape[-2])
-    assert rooms == [2, 2, 4, 4, 8, 8, 8, 8, 16]
-
-
-def test_a_new_token_moves_nothing_of_the_past():
-    model, _ = family("gpt2")
-    with generate.evaluating(model):
-        cache, ids = nn.Cache(capacity=9), prompts(1, 9)[0]
-        model(ids[:, :5], cache=cache)
-        before = [room for rooms in cache.rooms.values() for room in rooms]
-        model(ids[:, 5:], cache=cache)
-        after = [room for rooms in cache.rooms.values() for room in rooms]
-    assert all(a is b for a, b in zip(before, after))
-
-
-def test_gradients_are_not_kept():
-    model, _ = family("gpt2")
-    with pytest.raises(RuntimeError, match="no_grad"):
-        model(prompts()[0], cache=nn.Cache())
-
-
-def test_what_stands_behind_the_last_position_is_refused_with_a_cache_too():
-    model, _ = family("gpt2", n_positions=6)
-    with generate.evaluating(model):
-        cache, ids = nn.Cache(), prompts(1, 7)[0]
-        model(ids[:, :6], cache=cache)
-        with pytest.raises(ValueError, match="7 tokens .* 6 positions"):
-            model(ids[:, 6:], cache=cache)
-        with pytest.raises(ValueError, match="attention_mask"):
-            model(ids[:, :1], np.ones((1, 1), int), cache=cache_of(model, ids[:, :3]))
-
-
-def cache_of(model, ids):
-    cache = nn.Cache()
-    model(ids, cache=cache)
-    return cache
+def test_who_writes_may_look_at_the_cache(name, options):
+    (model, more), (ids, mask), cache = family(name), prompts(), nn.Cache(capacity=1)
+    out = generate.generate(model, ids, 6, attention_mask=mask, stop=(), cache=cache, **more, **options)
+    np.testing.assert_array_equal(out, generate.generate(model, ids, 6, attention_mask=mask, stop=(), **more, **options))
+    assert cache.length == (6 if hasattr(model, "encode") else 9 + 5)           # the last token is not looked at
+    assert bool(cache.memory.nbytes) is hasattr(model, "encode")
+    with pytest.raises(ValueError, match="tokens of another text"):
+        generate.generate(model, ids, 6, cache=cache, **more)
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------
@@ -213,13 +138,15 @@ def test_a_small_integer_dtype_does_not_wrap_what_is_written(dtype):
     np.testing.assert_array_equal(out, [np.arange(start + 1, start + 5)])
 
 
+@pytest.mark.parametrize("penalty", [1.0, 1.7])
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"bart"}))         # BART's positions count padding on the left too
-def test_padding_of_the_prompt_changes_nothing_that_is_written(name):
+def test_padding_of_the_prompt_changes_nothing_that_is_written(name, penalty):
     model, options = family(name)
     ids, mask = prompts(4, 9)
-    both = generate.generate(model, ids, 9, attention_mask=mask, stop=(), **options)
+    options |= dict(stop=(), repetition_penalty=penalty)
+    both = generate.generate(model, ids, 9, attention_mask=mask, **options)
     for row, real, written in zip(ids, mask, both):
-        alone = generate.generate(model, row[None, real == 1], 9, stop=(), **options)[0]
+        alone = generate.generate(model, row[None, real == 1], 9, **options)[0]
         np.testing.assert_array_equal(written, alone)
 
 
@@ -238,7 +165,7 @@ def test_an_encoder_decoder_reads_its_source_once(monkeypatch):
 def test_rows_stop_and_are_filled_up():
     seen = []
     out = generate.generate(Counter(9), [[1], [3]], 6, stop=[5, 4], on_token=lambda t: seen.append(t.tolist()))
-    assert out.tolist() == [[2, 3, 4], [4, 5, 5]] and seen == [[2, 4], [3, 5], [4, 5]]
+    assert out.tolist() == [[2, 3, 4], [4, 4, 4]] and seen == [[2, 4], [3, 4], [4, 4]]
     assert generate.generate(Counter(), [[1]], 3, stop=2).tolist() == [[2]]
     assert generate.generate(Counter(), [[1]], 3).tolist() == [[2, 3, 4]]
 
@@ -251,7 +178,7 @@ def test_where_the_text_ends_and_begins_stands_in_the_config():
     assert (told[0, 2:] == free[0, 2]).all() and (told[:, :3] == free[:, :3]).all()
     model.config.eos_token_id = [int(free[0, 2]), int(free[1, 0])]
     told = generate.generate(model, ids, 8)
-    assert told[1, 0] == free[1, 0] and (told[1, 1:] == free[0, 2]).all()
+    assert (told[1] == free[1, 0]).all() and (told[0, 2:] == free[0, 2]).all()
     model.config.decoder_start_token_id = 5
     np.testing.assert_array_equal(generate.generate(model, ids, 8, stop=()),
                                   generate.generate(model, ids, 8, stop=(), start_id=5))
@@ -264,6 +191,13 @@ def test_tokens_that_a_config_forces():
         out = generate.generate(model, ids, 5, stop=(), **options)
         assert (out[:, 0] == 7).all() and (out[:, -1] == 9).all() and not (out[:, 1:-1] == 7).all()
         assert (generate.generate(model, ids, 1, stop=(), **options) == 9).all()
+    model.config.forced_eos_token_id = [8, 9]
+    assert set(generate.generate(model, ids, 5, stop=())[:, -1]) <= {8, 9}
+    model.config.forced_eos_token_id = None
+    assert (generate.generate(model, ids, 1, stop=()) == 7).all()
+    model.config.forced_bos_token_id = 23
+    with pytest.raises(IndexError, match="id 23 .* size 23"):
+        generate.generate(model, ids, 1)
 
 
 def test_the_same_seed_writes_the_same():
@@ -282,7 +216,7 @@ def test_what_is_drawn_is_drawn_as_often_as_it_should():
     out = generate.generate(model, ids, 1, generator=0, **options)
     with generate.evaluating(model):
         logits = model(ids[:1]).data[:, -1]
-    p = sampling.filter_logits(sampling.penalise_repetition(logits, ids[:1], 1.4), 0.7, 6, 0.9)[0]
+    p = sampling.filter_logits(sampling.penalise_repetition(logits, ids[:1], 1.4), 0.7, top_k=6, top_p=0.9)[0]
     p = np.exp(p) / np.exp(p).sum()
     np.testing.assert_allclose(np.bincount(out[:, 0], minlength=23) / 4000, p, atol=0.03)
     assert (out[:, 0] < 23).all() and set(out[:, 0]) <= set(np.flatnonzero(p))
@@ -362,6 +296,10 @@ def test_training_draws_are_not_disturbed(name):
     (dict(top_p=np.nan), ValueError, "top_p"),
     (dict(vocab_size=0), ValueError, "vocab_size"), (dict(vocab_size=4.0), TypeError, "vocab_size"),
     (dict(repetition_penalty=0.0), ValueError, "repetition_penalty"),
+    (dict(repetition_penalty=None), TypeError, "repetition_penalty must be a number"),
+    (dict(temperature="1"), TypeError, "temperature must be a number"),
+    (dict(top_p="x"), TypeError, "top_p must be a number"),
+    (dict(num_beams=2, length_penalty="1"), TypeError, "length_penalty must be a number"),
     (dict(num_beams=0), ValueError, "num_beams"), (dict(num_beams=1.5), TypeError, "num_beams"),
     (dict(num_beams=2, temperature=1.0), ValueError, "beam search draws nothing"),
     (dict(num_beams=2, top_k=3), ValueError, "beam search draws nothing"),
@@ -380,7 +318,7 @@ def test_what_cannot_be_asked_for(name, change, error, says):
 @pytest.mark.parametrize("name, change, error, says", [
     ("gpt2", dict(ids=[[1] * 91]), ValueError, "prompt of 91 tokens, but GPT2 sees 90"),
     ("llama", dict(ids=[[1] * 91]), ValueError, "prompt of 91 tokens, but Llama sees 90"),
-    ("gpt2", dict(max_new_tokens=90, num_beams=2), ValueError, "91 tokens, but GPT2 sees 90"),
+    ("gpt2", dict(max_new_tokens=91, num_beams=2), ValueError, "91 tokens, but GPT2 sees 90"),
     ("gpt2", dict(ids=[[1, 2]], attention_mask=[[1, 0]]), ValueError, "pad on the left"),
     ("gpt2", dict(start_id=1), TypeError, "start_id is for encoder-decoders"),
     ("bart", dict(max_new_tokens=91), ValueError, "text of 91 tokens, but BART writes 90"),
@@ -392,6 +330,30 @@ def test_what_cannot_be_asked_for(name, change, error, says):
 def test_what_a_family_cannot_do(name, change, error, says):
     with pytest.raises(error, match=says):
         generate.generate(**{"model": family(name)[0], "ids": [[1]], "max_new_tokens": 2, **change})
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_what_may_be_written_takes_no_memory_before_it_is(num_beams):
+    (model, _), cache = family("t5"), nn.Cache()
+    model.config.eos_token_id = int(generate.generate(model, [[5, 6]], 3, stop=(), num_beams=num_beams)[0, 2])
+    out = generate.generate(model, [[5, 6]], 100_000, cache=cache, num_beams=num_beams)
+    assert out.shape[1] < 100_000 and next(iter(cache.rooms.values()))[0].shape[-2] <= 4096
+
+
+def test_beams_may_fill_the_context():
+    model, _ = family("gpt2", n_positions=7)
+    assert generate.generate(model, [[3, 4, 5]], 5, num_beams=3, stop=()).shape == (1, 5)
+
+
+@pytest.mark.parametrize("used", [{}, 3, "cache"])
+def test_what_is_no_cache(used):
+    with pytest.raises(TypeError, match="cache must be an nn.Cache"):
+        generate.generate(family("gpt2")[0], [[1]], 1, cache=used)
+
+
+def test_a_model_without_hidden_takes_no_cache():
+    with pytest.raises(TypeError, match="Counter has no `hidden` and takes no cache"):
+        generate.generate(Counter(), [[1]], 1, cache=nn.Cache())
 
 
 def test_a_model_that_does_not_say_how_much_it_sees():

@@ -15,7 +15,7 @@ NAMES = [path.relative_to(HOUSE).as_posix() for path in FILES]
 # From the ground up. What stands in no row may not exist; `__init__` of the package itself only gathers names.
 FLOORS = [["special"], ["backend", "recording"], ["tensor", "arguments", "autograd"], ["creation", "ops"],
           ["fused", "nn", "optim", "optimizer", "schedule"],
-          ["models", "checkpoint", "training", "resume", "generate", "beam", "sampling", "interop"],
+          ["models", "writing", "checkpoint", "training", "resume", "generate", "beam", "sampling", "interop"],
           ["proof", "__main__", "info"]]
 LEVEL = {name: level for level, row in enumerate(FLOORS) for name in row}
 

@@ -55,7 +55,7 @@ assert not mt.cuda.is_available()
 def test_extras():
     extras = setup_cfg()["options.extras_require"]
     assert set(extras) == {"cuda", "cuda12", "weights", "text", "demos", "fast", "test", "dev"}
-    assert "minitx[weights,fast]" in extras["demos"]
+    assert "minitx[weights,text,fast]" in extras["demos"]
 
 
 def test_version_and_metadata():
@@ -80,9 +80,9 @@ before = set(sys.modules)
 import minitx
 print(*set(sys.modules) - before)
 """).split()
-    late = {"minitx.models", "minitx.proof", "minitx.interop", "minitx.checkpoint", "minitx.generate", "minitx.training",
-            "minitx.resume", "numpy.random", "cupy", "torch", "safetensors", "tqdm", "matplotlib", "threadpoolctl",
-            "argparse", "json", "ast"}
+    late = {"minitx.models", "minitx.proof", "minitx.interop", "minitx.checkpoint", "minitx.generate", "minitx.sampling",
+            "minitx.training", "minitx.resume", "numpy.random", "cupy", "torch", "safetensors", "tqdm", "matplotlib",
+            "threadpoolctl", "argparse", "json", "ast"}
     assert not late & set(loaded)
     assert {"minitx.backend", "minitx.autograd", "minitx.ops", "minitx.nn", "minitx.optim",
             "minitx.schedule"} <= set(loaded)

@@ -176,12 +176,26 @@ def test_other_files(path):
     checkpoint.save(path, steps.model.state_dict())
     refused(path, "holds no state of a training")
     training.save(path, steps.model, steps.optimiser, step=3)
-    refused(path, f"{path}: holds a training without settings; give another file")
+    refused(path, f"{path}: holds a training without settings, step, seconds and progress: give another file")
     training.save(path, steps.model, steps.optimiser, step=3, seconds=1.0, settings=3, progress={})
-    refused(path, f"{path}: holds a training without settings; give another file")
+    refused(path, f"{path}: holds a training without settings, step, seconds and progress: give another file")
     path.write_bytes(b"something else")
     refused(path, "cannot be read as safetensors")
     refused(path.parent, f"cannot read {path.parent}")
+
+
+def test_a_file_that_is_replaced_between_the_check_and_the_load(path, monkeypatch):
+    take(begin(5, path))
+    load = training.load
+    monkeypatch.setattr(training, "load", lambda *args: load(*args) | {"step": 4})
+    refused(path, f"{path}: was replaced while it was read; begin again")
+
+
+def test_progress_that_is_no_number_is_gone_on_from(path):
+    steps = begin(5, path)
+    steps.progress["loss"] = float("nan")
+    take(steps)
+    assert np.isnan(begin(5, path).progress["loss"])
 
 
 def test_another_model_in_one_line(path):

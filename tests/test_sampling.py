@@ -85,7 +85,7 @@ def test_logits_stay_as_they_were():
 @pytest.mark.parametrize("top_k", [None, 1])
 def test_logits_that_allow_no_token(logits, temperature, top_k):
     with pytest.raises(ValueError, match="NaN"):
-        sampling.sample_token(logits, temperature, top_k)
+        sampling.sample_token(logits, temperature, top_k=top_k)
 
 
 @pytest.mark.parametrize("temperature", [1e30, 1e308, np.finfo(float).max])
@@ -126,9 +126,7 @@ def test_filters_are_those_of_transformers(p, temperature, k, penalty):
     chain += [] if k is None else [process.TopKLogitsWarper(k)]
     for step in [*chain, process.TopPLogitsWarper(p)]:
         theirs = step(torch.tensor(ids), theirs)
-    ours = sampling.penalise_repetition(logits, ids, penalty)
-    ours = ours if k is None else sampling.top_k_filter(ours, k)
-    ours = sampling.top_p_filter(ours / temperature, p)
+    ours = sampling.filter_logits(sampling.penalise_repetition(logits, ids, penalty), temperature, top_k=k, top_p=p)
     ours = np.exp(ours) / np.exp(ours).sum(-1, keepdims=True)
     np.testing.assert_allclose(ours, torch.softmax(theirs, -1).numpy(), atol=1e-12)
 

@@ -150,6 +150,13 @@ def test_progress_comes_back(path):
     before = path.read_bytes()
     with pytest.raises(TypeError, match="training.save: JSON cannot say a set; progress is numbers"):
         training.save(path, model, optimiser, seen={1, 2})
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(TypeError, match="training.save: progress is nested too deep"):
+        training.save(path, model, optimiser, deep=deep)
+    while deep:                                                     # which else is freed by as deep a recursion
+        deep = deep[0]
     assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == [path.name]
 
 
@@ -272,6 +279,22 @@ def test_files_that_hold_no_training(tmp_path, path):
         refused(path, model, adamw(model), "cannot be read as safetensors")
 
 
+def test_a_file_that_is_replaced_while_it_is_loaded(saved, monkeypatch):
+    """Arrays and metadata are of one file."""
+    read, other = checkpoint._read_header, gpt2(seed=4)
+    training.save(saved.with_name("other"), other, adamw(other), step=7)
+
+    def replaced(path):
+        header = read(path)
+        if saved.with_name("other").exists():
+            os.replace(saved.with_name("other"), saved)
+        return header
+
+    monkeypatch.setattr(checkpoint, "_read_header", replaced)
+    model = gpt2(seed=3)
+    refused(saved, model, adamw(model), "was replaced while it was read; read it again")
+
+
 def test_a_file_cut_short(saved):
     whole, model = saved.read_bytes(), gpt2()
     for n in (len(whole) - 1, len(whole) // 2, 100):
@@ -283,10 +306,15 @@ LYING = {
     "no JSON": "{", "a list": "[]", "null": "null", "nothing": "{}", "too deep": "[" * 100_000,
     "progress": {"progress": [1]}, "groups": {"groups": 3}, "groups of what": {"groups": [3, 4]},
     "params": {"groups": [{}, {}]},
-    "steps": {"steps": -1}, "steps of what": {"steps": "many"}, "optimiser": {"optimiser": None},
+    "steps": {"steps": -1}, "steps of what": {"steps": "many"}, "true steps": {"steps": True},
+    "optimiser": {"optimiser": None},
     "generator": {"generator": None}, "generator of what": {"generator": {"bit_generator": "Philox"}},
     "generator's numbers": {"generator": {"bit_generator": "Philox", "state": {"counter": [2 ** 64] * 4, "key": [0, 0]},
                                           "buffer": [0] * 4, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}},
+    **{f"generator's {name}": {"generator": {
+        "bit_generator": "Philox", "state": {"counter": counter, "key": [0, 0]}, "buffer": [0] * 4, "buffer_pos": 4,
+        "has_uint32": 0, "uinteger": 0}}
+       for name, counter in (("halves", [0.5] * 4), ("three", [0] * 3), ("five", [0] * 5))},
 }
 
 
@@ -301,7 +329,9 @@ def test_a_file_that_lies(lie, saved):
 
 
 @pytest.mark.parametrize("option, says", [({"weight_decay": -1.0}, "weight_decay"), ({"speed": 1.0}, "unknown option speed"),
-                                          ({"betas": 3}, "betas must be two numbers")])
+                                          ({"betas": 3}, "betas must be two numbers"),
+                                          ({"eps": True}, "wrong kind: eps of group 1 is True"),
+                                          ({"betas": [0.9, False]}, "wrong kind: betas of group 1 is [0.9, False]")])
 def test_options_out_of_range(option, says, saved):
     arrays, about = checkpoint.load(saved), json.loads(checkpoint.metadata(saved)["training"])
     about["groups"][1].update(option)
@@ -315,6 +345,7 @@ def test_arrays_that_lie(saved):
     for name, array, says in (
             ("optimiser.wte.weight.step", np.array(-1), "step must be a whole number"),
             ("optimiser.wte.weight.step", np.array(1.5), "wrong shape or dtype: optimiser.wte.weight.step is int64 (), the"),
+            ("optimiser.wte.weight.v", np.full((V, 8), -1e-9, np.float32), "wrong values: optimiser.wte.weight.v is"),
             ("optimiser.wte.weight.m", np.zeros(3, np.float32), "wrong shape or dtype: optimiser.wte.weight.m"),
             ("more", np.zeros(3), "unexpected: more")):
         checkpoint.save(saved, arrays | {name: array}, about)

@@ -119,18 +119,17 @@ class BART(EncoderDecoder):
         """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives,
         or (that, weights).
         """
-        past = past_of(cache)
-        x, mask = self.embed(decoder_ids, decoder_attention_mask, "decoder_", past)
+        x, mask = self.embed(decoder_ids, decoder_attention_mask, "decoder_", cache)
         memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
-        x = self.decoder(self.decoder_positions(x, past), memory, mask, memory_mask, is_causal=True, cache=cache,
+        x = self.decoder(self.decoder_positions(x, past_of(cache)), memory, mask, memory_mask, is_causal=True, cache=cache,
                          return_weights=return_weights)
         x, weights = x if return_weights else (x, None)
         x = x if self.lm_head is None else self.lm_head(x)
         return (x, weights) if return_weights else x
 
-    def embed(self, ids, attention_mask, whose="", past=0):
+    def embed(self, ids, attention_mask, whose="", cache=None):
         """ids (B, T) -> (vectors (B, T, C), mask (B, 1, past + T) or None)."""
-        mask = self.read(ids, attention_mask, self.context, whose, past)
+        mask = self.read(ids, attention_mask, self.context, whose, cache)
         x = (self.decoder_embed if whose and self.decoder_embed else self.shared)(ids)
         return x * math.sqrt(self.config.d_model) if self.config.scale_embedding else x, mask
 

@@ -35,22 +35,28 @@ class Model(nn.Module):
         from minitx.models.pretrained import save_pretrained
         save_pretrained(self, folder)
 
-    def read(self, ids, attention_mask, longest=None, whose="", past=0):
+    def read(self, ids, attention_mask, longest=None, whose="", cache=None):
         """What the attention_mask of ids (B, T) says to a layer: (B, 1, T), or None.
 
-        Behind `past` tokens that a cache has seen it is (B, past + T), theirs too. ValueError for ids of another shape,
-        or more of them than `longest`; `whose` is "decoder_" for the decoder's.
+        Behind the tokens that a cache has seen it is that of all, (B, past + T). ValueError for ids of another shape, or
+        more of them than `longest`, and for a mask that is left out where earlier tokens had one; `whose` is "decoder_"
+        for the decoder's.
         """
         name, shape = type(self).__name__, np.shape(ids)
         if len(shape) != 2:
             raise ValueError(f"{name}: {whose}ids must be (B, T), got {shape}")
-        shape = shape[0], past + shape[1]
+        shape = shape[0], past_of(cache) + shape[1]
         if longest is not None and shape[1] > longest:
             raise ValueError(f"{name}: a sequence of {shape[1]} tokens is longer than the {longest} positions: shorten "
                              "it, or configure more")
+        if attention_mask is None and cache is not None and cache.masked:
+            raise ValueError(f"{name}: the cache's tokens had an {whose}attention_mask: give that of all tokens, {shape}")
         if attention_mask is None:
             return None
-        return nn.mask_from_tokenizer(attention_mask, shape, f"{name}: {whose}attention_mask")
+        mask = nn.mask_from_tokenizer(attention_mask, shape, f"{name}: {whose}attention_mask")
+        if cache is not None:
+            cache.masked = True
+        return mask
 
 
 class DecoderOnly(Model):

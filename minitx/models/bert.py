@@ -194,9 +194,13 @@ class BERT(Model):
             if table.padding_idx is not None:
                 table.weight.data[table.padding_idx] = 0
 
+    @property
+    def context(self):
+        """How many tokens it can see: RoBERTa's positions begin behind pad_token_id."""
+        return self.config.max_position_embeddings - (self.config.pad_token_id + 1 if self.is_roberta else 0)
+
     def forward(self, ids, attention_mask=None, token_type_ids=None, *, return_weights=False):
-        longest = self.config.max_position_embeddings - (self.config.pad_token_id + 1 if self.is_roberta else 0)
-        mask = self.read(ids, attention_mask, longest)                      # (B, 1, T)
+        mask = self.read(ids, attention_mask, self.context)                 # (B, 1, T)
         x = self.drop(self.norm(self.embed(ids, mask, token_type_ids)))     # (B, T, C)
         x, weights = nn.run_blocks(self.layers, x, mask, return_weights=return_weights)
         if self.head is not None:

@@ -1,5 +1,5 @@
 """The fields of a config.json in the forms in which files hold them, made into those of our configs, and checked."""
-import math
+import sys
 import types
 import typing
 import warnings
@@ -10,6 +10,7 @@ from minitx.models.bart import BartConfig
 from minitx.models.llama import checked_scaling
 from minitx.models.t5 import T5Config
 
+LARGEST = 2 ** 24                       # of whatever is counted: what is made with a model for each stays small
 ACTIVATIONS = ("activation", "activation_function", "hidden_act", "feed_forward_proj")
 
 
@@ -43,7 +44,7 @@ def take_rope(found, source):
 
 def take_t5(found, source):
     """feed_forward_proj says all of T5's net, and two fields say its halves. Files from 2026 on say tie_word_embeddings
-    of every T5, and in scale_decoder_outputs what that used to say besides."""
+    of every T5, and in scale_decoder_outputs what that used to say besides: null there is false."""
     proj = str(found.get("feed_forward_proj", T5Config.feed_forward_proj))
     gated, _, name = proj.rpartition("-")
     if gated not in ("", "gated"):
@@ -53,6 +54,8 @@ def take_t5(found, source):
     for half, value in (("is_gated_act", bool(gated)), ("dense_act_fn", name)):
         if found.pop(half, value) != value:
             raise ValueError(f"{source}: {half} must be {value!r} where feed_forward_proj is {proj!r}")
+    if found.get("scale_decoder_outputs", False) is None:
+        found["scale_decoder_outputs"] = False
     found.setdefault("scale_decoder_outputs", found.get("tie_word_embeddings", T5Config.tie_word_embeddings))
 
 
@@ -89,7 +92,7 @@ def fits(value, kind):
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return any(fits(value, one) for one in typing.get_args(kind))
     if kind is float:
-        return type(value) is int or type(value) is float and math.isfinite(value)
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max         # a longer int is no float
     if typing.get_origin(kind) in (list, tuple):
         inner = typing.get_args(kind)
         fitting = isinstance(value, (list, tuple)) and len(inner) in (1, len(value))
@@ -97,16 +100,27 @@ def fits(value, kind):
     return type(value) is (type(None) if kind is None else kind)
 
 
+def check_ids(name, value, source):
+    """ValueError for what is no id, or None, or, where there may be several, a list of ids."""
+    several = name in ("eos_token_id", "forced_eos_token_id")
+    ids = value if isinstance(value, list) and several else [] if value is None else [value]
+    if value == [] or any(type(id) is not int or id < 0 for id in ids):
+        raise ValueError(f"{source}: {name} must be an id{' or a list of ids' if several else ''}, got {value!r}")
+
+
 def check_sizes(config, divides, source):
     """ValueError for a number that no model can have, and for one that does not go with another."""
     for f in fields(config):
         value, rate = getattr(config, f.name), "drop" in f.name
+        if f.name.endswith("_token_id"):
+            check_ids(f.name, value, source)
+            continue
         least = 0 if f.type in (float, float | None) or "layer" in f.name else 1
         for number in value if isinstance(value, tuple) else (value,):
-            if f.name.endswith("_token_id") or not isinstance(number, (int, float)) or isinstance(number, bool):
+            if not isinstance(number, (int, float)) or isinstance(number, bool):
                 continue
-            if number < least or rate and number > 1:
-                wanted = "from 0 to 1" if rate else f"at least {least}"
+            if number < least or rate and number > 1 or f.type not in (float, float | None) and number > LARGEST:
+                wanted = "from 0 to 1" if rate else f"from {least} to {LARGEST}" if number > LARGEST else f"at least {least}"
                 raise ValueError(f"{source}: {f.name} must be {wanted}, got {number}")
     for first, second in divides:
         one, other = getattr(config, first), getattr(config, second)

@@ -1,4 +1,5 @@
 """Giving a model the tensors of a published file, one by one. What it needs and what the file holds must agree."""
+import dataclasses
 import functools
 import math
 import warnings
@@ -6,7 +7,7 @@ import warnings
 import numpy as np
 
 from minitx import backend, nn
-from minitx.models.legacy import ALSO, is_passed, todays_names
+from minitx.models.legacy import ALSO, is_passed, ties, todays_names
 from minitx.models.weights import PREFIX, cut, grouped, stored_shape
 
 
@@ -22,7 +23,14 @@ def filled(kind, config, head, stored, path):
         raise ValueError(f"{path}: {error}") from error
     if config.model_type == "t5" and head and "lm_head.weight" not in names:
         config.tie_word_embeddings = True                       # whatever config.json says: today's ties every T5
-    model = hollow(kind, config, head, names)
+    for field in dataclasses.fields(config):
+        if field.name.endswith(("layer", "layers")) and (getattr(config, field.name) or 0) > len(names):
+            raise ValueError(f"{path}: holds {len(names)} tensors, too few for config.json's {field.name} "
+                             f"{getattr(config, field.name)}")
+    try:
+        model = hollow(kind, config, head, names)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     complaints = merge(model, names, stored)
     untie(model, names, stored, path)
     places, tensors = places_of(model)
@@ -67,7 +75,7 @@ def hollow(kind, config, head, names):
 
 def places_of(model):
     """{published name without the prefix: its Places}, {our name: Tensor}, of all that a model saves."""
-    tensors, kind = model._saved(), model.config.model_type
+    tensors, kind = model.saved(), model.config.model_type
     return {theirs.removeprefix(PREFIX[kind]): group for theirs, group in grouped(kind, tensors).items()}, tensors
 
 
@@ -86,7 +94,7 @@ def merge(model, names, stored):
     bias of BERT's decoder, and two embeddings of BART.
     """
     config, complaints, (places, _) = model.config, [], places_of(model)
-    untied = config.model_type != "t5" and not getattr(config, "tie_word_embeddings", True)
+    untied = not ties(config)
     for name, others in ALSO.get(config.model_type, {}).items():
         there = {other: names.pop(other) for other in (*others, name) if other in names and name in places}
         if not there:

@@ -102,7 +102,7 @@ class GPT2(DecoderOnly):
 
     def hidden(self, ids, attention_mask=None, cache=None, return_weights=False):
         past = past_of(cache)
-        mask = self.read(ids, attention_mask, self.context, past=past)      # (B, 1, past + T)
+        mask = self.read(ids, attention_mask, self.context, cache=cache)    # (B, 1, past + T)
         x = self.wpe(self.wte(ids), positions_of(ids, mask, past))          # (B, T, C)
         x, weights = nn.run_blocks(self.h, self.drop(x), mask, is_causal=True, cache=cache, return_weights=return_weights)
         return self.ln_f(x), weights

@@ -13,30 +13,30 @@ def find_folder(folder):
 
     NotADirectoryError for a file, FileNotFoundError saying where was looked and how to download it.
     """
-    path = Path(folder).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(folder))             # os.path says False of names that no file can have
+    if os.path.isdir(path):
         return path
-    if path.exists():
+    if os.path.exists(path):
         raise NotADirectoryError(f"{path} is a file: give the folder that holds config.json and the weights")
     name = os.fspath(folder)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise FileNotFoundError(f"{path}: there is no such folder")
-    kept = cache() / f"models--{name.replace('/', '--')}"
+    kept = hub_cache() / f"models--{name.replace('/', '--')}"
     main = kept / "refs" / "main"
-    first = [kept / "snapshots" / main.read_text(encoding="utf-8").strip()] if main.is_file() else []
-    for snapshot in (*first, *sorted(kept.glob("snapshots/*"))):
-        if (snapshot / "config.json").is_file():
+    first = [kept / "snapshots" / main.read_text(encoding="utf-8").strip()] if os.path.isfile(main) else []
+    for snapshot in (*first, *(sorted(kept.glob("snapshots/*")) if os.path.isdir(kept) else ())):
+        if os.path.isfile(snapshot / "config.json"):
             return snapshot
-    raise FileNotFoundError(f"there is no folder {name}, and no model of that name in {cache()} (HF_HUB_CACHE or "
+    raise FileNotFoundError(f"there is no folder {name}, and no model of that name in {hub_cache()} (HF_HUB_CACHE or "
                             f"HF_HOME say where that is). Download it: hf download {name}")
 
 
-def cache():
+def hub_cache():
     """Where Hugging Face's tools keep what they download, by their own rules."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
     path = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
-    return Path(os.path.expandvars(path)).expanduser()
+    return Path(os.path.expanduser(os.path.expandvars(path)))
 
 
 def read_json(path):
@@ -61,3 +61,28 @@ def weights_file(folder):
         raise ValueError(f"{folder}: its weights are a pickle, which can run any code when opened, so it is not read. "
                          f"Convert it once, where PyTorch is, in that folder: {checkpoint.CONVERT}")
     raise FileNotFoundError(f"{folder}: there is neither model.safetensors nor model.safetensors.index.json")
+
+
+def read_tokenizer(folder):
+    """The tokenizer of a folder: its tokenizer.json, or the vocab.json and merges.txt that GPT-2 had before there was one.
+
+    ImportError where the library tokenizers is missing, FileNotFoundError saying how the file is made, ValueError naming
+    one that cannot be read.
+    """
+    try:
+        from tokenizers import ByteLevelBPETokenizer, Tokenizer
+    except ImportError as error:
+        raise ImportError("to read and write text takes the library tokenizers: pip install tokenizers",
+                          name="tokenizers") from error
+    file, old = folder / "tokenizer.json", (folder / "vocab.json", folder / "merges.txt")
+    if not file.is_file() and not all(part.is_file() for part in old):
+        raise FileNotFoundError(f"{file}: not there. Make it where transformers is: "
+                                "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
+    try:
+        if file.is_file():
+            return Tokenizer.from_file(str(file))
+        tokenizer = ByteLevelBPETokenizer(*map(str, old))
+        tokenizer.add_special_tokens(["<|endoftext|>"])
+        return tokenizer
+    except Exception as error:                                          # tokenizers raises no class of its own
+        raise ValueError(f"{file if file.is_file() else old[0]}: no tokenizer: {error}") from error

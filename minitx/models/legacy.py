@@ -28,6 +28,11 @@ ALSO = {        # a name, and those that the same tensor has besides, or in its 
 }
 
 
+def ties(config):
+    """Whether a config says that the output layer's matrix is the embedding's: transformers 5 says so of every T5."""
+    return config.model_type == "t5" or getattr(config, "tie_word_embeddings", True)
+
+
 def todays_names(model_type, names):
     """{name as it is today, without the prefix: name in the file}
 

@@ -1,6 +1,6 @@
 """LLaMA: Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models", and later ones of its make."""
 import functools
-import math
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -90,7 +90,7 @@ def checked_scaling(scaling, source):
     if foreign := [name for name in numbers if name not in wanted]:
         raise ValueError(f"{source}: rope_type {kind!r} takes no {', '.join(foreign)}")
     for name, value in numbers.items():
-        if type(value) not in (int, float) or not 0 < value < math.inf:
+        if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
             raise ValueError(f"{source}: {name} must be a finite number greater than 0, got {value!r}")
     if kind == "llama3" and not numbers["low_freq_factor"] < numbers["high_freq_factor"]:
         raise ValueError(f"{source}: low_freq_factor {numbers['low_freq_factor']} must be less than high_freq_factor "
@@ -159,7 +159,7 @@ class Llama(DecoderOnly):
 
     def hidden(self, ids, attention_mask=None, cache=None, return_weights=False):
         past = past_of(cache)
-        mask = self.read(ids, attention_mask, self.context, past=past)      # (B, 1, past + T)
+        mask = self.read(ids, attention_mask, self.context, cache=cache)    # (B, 1, past + T)
         positions = positions_of(ids, mask, past)
         positions = np.arange(np.shape(ids)[1]) if positions is None else positions
         x, weights = nn.run_blocks(self.layers, self.embed_tokens(ids), mask, is_causal=True, positions=positions,

@@ -4,12 +4,17 @@ import json
 from pathlib import Path
 
 from minitx import backend, checkpoint
+from minitx.models.fields import check_ids
 from minitx.models.filling import filled
 from minitx.models.hub import find_folder, read_json, weights_file
-from minitx.models.legacy import ALSO
+from minitx.models.legacy import ALSO, ties
 from minitx.models.published import FAMILIES, read_config, write_config
 from minitx.models.weights import PREFIX, to_published
 from minitx.tensor import as_numpy
+from minitx.writing import write
+
+# the ids that generation_config.json says for a model
+WRITTEN_IDS = ("eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
 
 
 def from_pretrained(folder, *, head="published", dtype=None):
@@ -41,7 +46,7 @@ def save_pretrained(model, folder):
         raise ValueError(f"{type(model).__name__}: no published class reads it; keep its weights with "
                          "minitx.checkpoint.save(path, model.state_dict()) and its config beside them")
     settings, prefix, first, state = write_config(config, model.head_name), PREFIX[config.model_type], {}, {}
-    tied = config.model_type == "t5" or getattr(config, "tie_word_embeddings", True)    # by the published class
+    tied = ties(config)
     for name, array in model.state_dict().items():
         if first.setdefault(id(array), name) == name:
             state[name] = as_numpy(array)
@@ -54,20 +59,28 @@ def save_pretrained(model, folder):
                 published.setdefault(whole.removesuffix(name) + other, published[whole].copy())
     if model.head_name is None:
         published = {name.removeprefix(prefix): array for name, array in published.items()}
-    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    files, generation = {"config.json": settings}, folder / "generation_config.json"
+    if generation.is_file():                                                # whose ids would count, not those of config.json
+        ids = {f.name for f in dataclasses.fields(config) if f.name.endswith("_token_id")}.union(WRITTEN_IDS)
+        files[generation.name] = read_json(generation) | {name: getattr(config, name, None) for name in ids}
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint.save(folder / "model.safetensors", published, {"format": "pt"})
-    checkpoint.write(folder / "config.json", text.encode())
+    for name, settings in files.items():
+        text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+        write(folder / name, lambda unfinished: unfinished.write_text(text, encoding="utf-8", newline=""))
 
 
 def read_generation(config, path):
-    """Put the ids that end and start a text into a config, where a generation_config.json says others."""
-    known = {field.name for field in dataclasses.fields(config)}
-    for name, value in (read_json(path) if path.is_file() else {}).items():
-        if name not in known & {"eos_token_id", "decoder_start_token_id"} or value is None:
+    """Put the ids that begin, end and stand in a text into a config, where a generation_config.json says them.
+
+    As in transformers, that file alone counts where it is: an id that it leaves out is none. But a text must begin.
+    """
+    if not path.is_file():
+        return
+    settings, known = read_json(path), {field.name for field in dataclasses.fields(config)}
+    for name in known.intersection(WRITTEN_IDS):
+        value = settings.get(name)
+        if value is None and name == "decoder_start_token_id":
             continue
-        ids = value if isinstance(value, list) and name == "eos_token_id" else [value]
-        if not ids or any(type(id) is not int or id < 0 for id in ids):
-            raise ValueError(f"{path}: {name} must be an id{' or a list of ids' if name == 'eos_token_id' else ''}, "
-                             f"got {value!r}")
+        check_ids(name, value, path)
         setattr(config, name, value)

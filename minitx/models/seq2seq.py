@@ -77,7 +77,7 @@ class Seq2Seq(EncoderDecoder):
         """decoder_ids (B, T) and what encode made of the source, whose mask is attention_mask -> what the model gives,
         or (that, [(self, cross) weights (B, H, T, T) and (B, H, T, S), one pair a layer]).
         """
-        x, mask = self.embed(self.tgt_embed, decoder_ids, decoder_attention_mask, "decoder_", past_of(cache))
+        x, mask = self.embed(self.tgt_embed, decoder_ids, decoder_attention_mask, "decoder_", cache)
         memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
         x = self.transformer.decoder(x, memory, mask, memory_mask, is_causal=True, cache=cache,
                                      return_weights=return_weights)
@@ -85,11 +85,11 @@ class Seq2Seq(EncoderDecoder):
         x = x if self.lm_head is None else self.lm_head(x)
         return (x, weights) if return_weights else x
 
-    def embed(self, embedding, ids, attention_mask, whose="", past=0):
+    def embed(self, embedding, ids, attention_mask, whose="", cache=None):
         """ids (B, T) -> (vectors with their positions (B, T, C), mask (B, 1, past + T) or None)."""
-        mask = self.read(ids, attention_mask, self.context, whose, past)
+        mask = self.read(ids, attention_mask, self.context, whose, cache)
         x = embedding(ids) * math.sqrt(self.config.d_model)
-        return self.positions(x, positions_of(ids, mask, past)), mask
+        return self.positions(x, positions_of(ids, mask, past_of(cache))), mask
 
     def extra_repr(self):
         c = self.config

@@ -162,7 +162,7 @@ class T5(EncoderDecoder):
         """decoder_ids (B, T), what encode made of the source, and the source's mask -> what the model gives,
         or (that, weights).
         """
-        x, mask = self.embed(decoder_ids, decoder_attention_mask, "decoder_", past_of(cache))
+        x, mask = self.embed(decoder_ids, decoder_attention_mask, "decoder_", cache)
         memory_mask = self.read_memory(memory, decoder_ids, attention_mask)
         x = self.decoder(x, memory, mask, memory_mask, is_causal=True, cache=cache, return_weights=return_weights)
         x, weights = x if return_weights else (x, None)
@@ -170,9 +170,9 @@ class T5(EncoderDecoder):
             x = self.lm_head(x * self.config.d_model ** -0.5 if self.scales_head else x)
         return (x, weights) if return_weights else x
 
-    def embed(self, ids, attention_mask, whose="", past=0):
+    def embed(self, ids, attention_mask, whose="", cache=None):
         """ids (B, T) -> (vectors (B, T, C), mask (B, 1, past + T) or None)."""
-        mask = self.read(ids, attention_mask, whose=whose, past=past)
+        mask = self.read(ids, attention_mask, whose=whose, cache=cache)
         return self.shared(ids), mask
 
     def extra_repr(self):

@@ -55,7 +55,7 @@ class MultiHeadAttention(Module):
         def project():
             return turn(self.split_heads(self.w_k(key))), self.split_heads(self.w_v(value))
 
-        k, v = project() if cache is None else cache.extend(self, project)          # (B, Hkv, S, K)
+        k, v = project() if cache is None else cache.extend(self, key, project)          # (B, Hkv, S, K)
         grouped = self.num_kv_heads < self.num_heads
         if grouped:
             mask = self.group_mask(mask, batched=q.ndim == 4)

@@ -97,11 +97,16 @@ class Module:
 
         A tied tensor stands under each of its names.
         """
-        return {name: tensor.data for name, tensor in self._saved().items()}
+        return {name: tensor.data for name, tensor in self.saved().items()}
 
-    def _saved(self):
-        return {name: thing for name, thing in _walk(self)
-                if isinstance(thing, Parameter) or isinstance(thing, Buffer) and thing.persistent}
+    def saved(self):
+        """{name: Parameter or Buffer} of what state_dict() gives the arrays of. ValueError for two under one name."""
+        found = {}
+        for name, thing in _walk(self):
+            if isinstance(thing, Parameter) or isinstance(thing, Buffer) and thing.persistent:
+                if found.setdefault(name, thing) is not thing:
+                    raise ValueError(f"{type(self).__name__}: two tensors are called {name}; give one another name")
+        return found
 
     def load_state_dict(self, state, strict=True):
         """Copy the values of {name: array or Tensor} into parameters and buffers, into their own dtype and device.
@@ -113,7 +118,7 @@ class Module:
         """
         if init.is_hollow():
             raise ValueError(f"{type(self).__name__}: inside init.hollow() there is nothing to load into")
-        targets = self._saved()
+        targets = self.saved()
         arrays, complaints = {}, []
         own = {id(_memory(target.data)) for target in targets.values()}
         for name in (name for name in targets if name in state):

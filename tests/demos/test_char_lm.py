@@ -14,16 +14,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minitx import checkpoint, models
+
 DEMO = Path(__file__).parents[2] / "demos" / "char_lm.py"
 TEXT = "the cat sat on the mat. the dog sat on the log.\n" * 40
+
+
+def load(name):
+    """A demo as a module."""
+    spec = importlib.util.spec_from_file_location(name, DEMO.with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
 def demo(monkeypatch, tmp_path):
     """The demo as a module, with a tiny preset, in an empty folder that holds text.txt."""
-    spec = importlib.util.spec_from_file_location("char_lm", DEMO)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load("char_lm")
     monkeypatch.setitem(module.PRESETS, "small", dict(
         n_layer=1, n_head=2, n_embd=16, n_positions=16, initializer_range=0.02, dropout=0.0,
         batch=8, steps=60, rate=1e-2, threads=1))
@@ -50,7 +58,11 @@ def test_learns_and_keeps_everything(demo, capsys):
     assert float(rows[-1]["val_loss"]) < 1.5
     run = json.loads(Path("run/run.json").read_text(encoding="utf-8"))
     assert run["seed"] == 3 and run["diverged"] is None and {"numpy", "minitx", "python"} <= run.keys()
-    assert list(json.loads(Path("run/vocabulary.json").read_text(encoding="utf-8"))) == sorted(set(TEXT))
+    model, table = demo.load(Path("run"))
+    assert list(table) == sorted(set(TEXT)) and model.config.eos_token_id is None
+    assert sorted(path.name for path in Path("run").iterdir() if path.name != "curve.png") == [
+        "config.json", "log.csv", "model.safetensors", "run.json", "sample.txt", "tokenizer.json", "tokenizer_config.json",
+        "training.safetensors"]
     sample = Path("run/sample.txt").read_text(encoding="utf-8")
     assert sample.startswith("the ") and len(sample) == 124
 
@@ -58,6 +70,106 @@ def test_learns_and_keeps_everything(demo, capsys):
     assert demo.main(["--sample", "run", "--seed", "3", "--prompt", "the "]) == 0
     assert capsys.readouterr().out == sample + "\n"
 
+
+# ---- the folder is that of a published model -------------------------------------------------------------------------
+
+def test_other_demos_open_the_folder(demo, capsys):
+    """Without a network: learn characters, let the model write, train it further, and let that write."""
+    pytest.importorskip("tokenizers")
+    assert demo.main(["--text", "text.txt", "--out", "run", "--prompt", "the "]) == 0
+    capsys.readouterr()
+    assert load("generate").main(["run", "--prompt", "the ", "--tokens", "15"]) == 0
+    model, table = demo.load(Path("run"))
+    assert capsys.readouterr().out.startswith("the " + demo.write(model, table, "the ", 15, 0) + "\n\n15 tokens")
+    assert load("fine_tune").main(["run", "--text", "text.txt", "--context", "8", "--steps", "3", "--out", "tuned"]) == 0
+    assert "tuned" in capsys.readouterr().out
+    assert load("generate").main(["tuned", "--prompt", "the ", "--tokens", "15"]) == 0
+    assert demo.main(["--sample", "tuned"]) == 0
+
+
+def help_texts_folder(demo, path):
+    """A folder as it is written for Python's help texts, with random weights: (text, {character: id})."""
+    text = demo.read_text(None)
+    table = {character: i for i, character in enumerate(sorted(set(text)))}
+    demo.write_tokenizer(path, table)
+    models.GPT2(models.GPT2Config(len(table), 16, 16, 2, 2, eos_token_id=None, initializer_range=0.5)).save_pretrained(path)
+    assert demo.load(path)[1] == table and list(demo.load(path)[1]) == list(table)
+    return text, table
+
+
+def test_every_character_is_a_token(demo, tmp_path):
+    """Each alone and in the whole text, spaces and ends of lines too; one that is not there is passed over."""
+    tokenizers = pytest.importorskip("tokenizers")
+    text, table = help_texts_folder(demo, tmp_path)
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.get_vocab() == table and len(table) > 90 and {" ", "\n"} < table.keys()
+    for some in (*table, "".join(table), "  \n\n  if", text):
+        ids = tokenizer.encode(some).ids
+        assert ids == demo.encode(some, table).tolist() and tokenizer.decode(ids) == some
+    assert tokenizer.encode("a\N{GRINNING FACE}b\r").ids == [table["a"], table["b"]]
+
+
+def test_characters_beyond_16_bits(demo, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    text = "\0\"\\ é\u0301\u2028\N{GRINNING FACE}\N{GRINNING FACE WITH SMILING EYES}"
+    demo.write_tokenizer(tmp_path, {character: i for i, character in enumerate(text)})
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode(text).ids == list(range(len(text))) and tokenizer.decode(range(len(text))) == text
+
+
+def test_transformers_opens_the_folder(demo, tmp_path):
+    """To the same logits, tokens and text; and nothing ends what it writes."""
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    text, table = help_texts_folder(demo, tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    some = "it 's a\n    list . \n" + "".join(table)
+    ids = demo.encode(some, table)
+    assert tokenizer(some)["input_ids"] == ids.tolist() and tokenizer.decode(ids) == some and len(tokenizer) == len(table)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        wanted = theirs(torch.tensor(ids[None, :16])).logits.numpy()
+    model, _ = demo.load(tmp_path)
+    assert np.abs(model(ids[None, :16]).numpy() - wanted).max() <= 2e-5 * np.abs(wanted).max()
+    assert theirs.config.eos_token_id is None and model.config.eos_token_id is None
+
+
+def test_folders_that_are_no_runs(demo, capsys):
+    """Other models' folders, and what is not of one folder."""
+    demo.main(["--text", "text.txt", "--out", "run", "--steps", "1"])
+    tokenizer, config = (json.loads(Path("run", f"{name}.json").read_text(encoding="utf-8"))
+                         for name in ("tokenizer", "config"))
+    vocab = tokenizer["model"]["vocab"]
+    capsys.readouterr()
+
+    def says(name, content):
+        before = Path("run", name).read_bytes()
+        Path("run", name).write_text(json.dumps(content), encoding="utf-8")
+        line = refused(demo, capsys, "--sample", "run")
+        Path("run", name).write_bytes(before)
+        assert "run holds no run that can be read (" in line
+        return line
+
+    for other in ({"the": 0, "cat": 1}, {}, {"a": 1, "b": 0}, {"a": 0, "b": 2}, {"a": 0, "": 1}):
+        assert "no characters; demos/generate.py" in says("tokenizer.json", {"model": {"vocab": other}})
+    for broken in [], {}, {"model": []}, {"model": {"vocab": None}}, {"model": {"vocab": [["a", -1.5]]}}:
+        says("tokenizer.json", broken)
+    assert f"has {len(vocab)} symbols, tokenizer.json {len(vocab) + 1}" in says(
+        "tokenizer.json", {"model": {"vocab": vocab | {"é": len(vocab)}}})
+    assert "model_type must be" in says("config.json", {"model_type": "mamba"})
+    assert "n_embd" in says("config.json", config | {"n_embd": 15})
+    assert "missing" in says("config.json", config | {"n_layer": 2})
+    assert demo.main(["--sample", "run"]) == 0
+
+
+def test_no_model_is_written_over(demo, capsys):
+    """Whatever the names of its files."""
+    Path("other").mkdir()
+    Path("other/config.json").write_text("{}", encoding="utf-8")
+    assert "other holds a model already" in refused(demo, capsys, "--text", "text.txt", "--out", "other")
+    assert [path.name for path in Path("other").iterdir()] == ["config.json"]
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
 
 def test_seed_decides(demo):
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
@@ -119,7 +231,7 @@ def test_ctrl_c_keeps_what_it_has(demo, monkeypatch, capsys):
     assert demo.main(["--text", "text.txt", "--out", "run"]) == 0
     assert "after 12 of 60 steps" in capsys.readouterr().out
     assert [row["step"] for row in read_csv("run/log.csv")] == ["0", "6", "12"]
-    assert Path("run/weights.safetensors").exists() and Path("run/sample.txt").exists()
+    assert Path("run/model.safetensors").exists() and Path("run/sample.txt").exists()
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -185,10 +297,10 @@ def test_resume_goes_back_to_the_last_good_weights(demo, monkeypatch, capsys):
 
     monkeypatch.setattr(demo.optim.AdamW, "step", spoiling)
     assert demo.main(["--text", "text.txt", "--resume", "run"]) == 0
-    kept = demo.checkpoint.load("run/weights.safetensors")
+    kept = checkpoint.load("run/model.safetensors")
     assert demo.main(["--resume", "run"]) == 1
     assert "loss is nan at step 16; back to the weights of step 14" in capsys.readouterr().err.splitlines()[-1]
-    again = demo.checkpoint.load("run/weights.safetensors")
+    again = checkpoint.load("run/model.safetensors")
     assert all(np.array_equal(array, again[name]) for name, array in kept.items())
 
 
@@ -196,7 +308,7 @@ def test_runs_that_cannot_be_gone_on_with(demo, capsys):
     demo.main(["--text", "text.txt", "--out", "run", "--steps", "1"])
     capsys.readouterr()
     Path("run/training.safetensors").unlink()
-    assert "run holds a run already, without its state" in refused(demo, capsys, "--resume", "run")
+    assert "run holds a model already, without the state of its training" in refused(demo, capsys, "--resume", "run")
     for content in "", "[]", "{}", "{\"text\": 3}":
         Path("run/run.json").write_text(content, encoding="utf-8")
         assert "give --resume another folder" in refused(demo, capsys, "--resume", "run")
@@ -208,15 +320,15 @@ def no_room(*args, **options):
 
 def test_disk_full(demo, monkeypatch, capsys):
     """In the middle of a run and at its end; the log is never half written."""
-    save = demo.checkpoint.save
+    save = checkpoint.save
 
     def fills(path, *state):
         saved.append(path.name)
         (save if saved.count(full) < 3 else no_room)(path, *state)
 
-    monkeypatch.setattr(demo.checkpoint, "save", fills)
+    monkeypatch.setattr(checkpoint, "save", fills)
     for folder, full, says in (
-            ("run", "weights.safetensors",
+            ("run", "model.safetensors",
              "run (No space left on device); the weights of step 6 and the log are kept in run"),
             ("more", "training.safetensors",
              f"{Path('more', 'training.safetensors')} (No space left on device); the state of step 6 is kept there")):
@@ -226,7 +338,7 @@ def test_disk_full(demo, monkeypatch, capsys):
         assert message.startswith("char_lm: cannot write ") and f"{says}: make room, or give " in message, message
         assert demo.load(Path(folder))
 
-    monkeypatch.setattr(demo.checkpoint, "save", save)
+    monkeypatch.setattr(checkpoint, "save", save)
     monkeypatch.setattr(demo, "draw", no_room)
     assert demo.main(["--text", "text.txt", "--out", "other", "--steps", "2"]) == 2
     assert "the weights of step 2 and the log" in capsys.readouterr().err.splitlines()[-1]
@@ -318,9 +430,9 @@ def test_what_else_is_refused(demo, capsys):
     demo.main(["--text", "text.txt", "--out", "run", "--steps", "1"])
     capsys.readouterr()
     assert "'é'" in refused(demo, capsys, "--sample", "run", "--prompt", "é")
-    assert "run holds a run already" in refused(demo, capsys, "--text", "text.txt", "--out", "run")
-    Path("run/weights.safetensors").write_bytes(b"cut short")
-    assert "weights.safetensors" in refused(demo, capsys, "--sample", "run")
+    assert "run holds a model already" in refused(demo, capsys, "--text", "text.txt", "--out", "run")
+    Path("run/model.safetensors").write_bytes(b"cut short")
+    assert "model.safetensors" in refused(demo, capsys, "--sample", "run")
 
 
 @pytest.mark.parametrize("content", [

@@ -122,7 +122,7 @@ def test_stopped_and_gone_on_with(name, run):
     if name == "char_lm":
         logs = [np.genfromtxt(f"{folder}/log.csv", delimiter=",", encoding="utf-8")[:, :4] for folder in ("parts", "whole")]
         assert np.array_equal(*logs, equal_nan=True)
-        weights = [checkpoint.load(f"{folder}/weights.safetensors") for folder in ("parts", "whole")]
+        weights = [checkpoint.load(f"{folder}/model.safetensors") for folder in ("parts", "whole")]
         assert all(np.array_equal(array, weights[1][key]) for key, array in weights[0].items())
 
 

@@ -65,7 +65,7 @@ every_model = pytest.mark.parametrize("family, head, options", EVERY, ids=[
 
 def drawn(model):
     """The model with all its numbers drawn anew, biases and norms too."""
-    for i, tensor in enumerate(model._saved().values()):
+    for i, tensor in enumerate(model.saved().values()):
         tensor.data = np.random.default_rng(i).standard_normal(tensor.shape).astype(np.float32)
     return model
 
@@ -120,7 +120,7 @@ def test_there_and_back(family, head, options, tmp_path):
     assert {id(p) for p in found.parameters()}.isdisjoint(id(p) for p in model.parameters())
     assert len(list(found.parameters())) == len(list(model.parameters()))                   # tied where it is
     assert not any(module.training for module in found.modules())
-    for name, tensor in found._saved().items():
+    for name, tensor in found.saved().items():
         flags = tensor.data.flags
         assert flags.c_contiguous and flags.owndata and flags.writeable, name
         assert tensor.requires_grad == isinstance(tensor, nn.Parameter), name
@@ -474,6 +474,12 @@ def test_a_file_in_place_of_a_folder(tmp_path):
         models.from_pretrained(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("name", ["~no-such-user/x", "n" * 300, "a/" + "n" * 300, "n" * 5000, "a\0b"])
+def test_names_that_no_folder_has(name, cache):
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        models.from_pretrained(name)
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """An empty cache of downloaded models."""
@@ -523,13 +529,56 @@ def test_the_ids_of_generation_config(tmp_path):
 
     assert read(gpt2, '{"eos_token_id": [3, 5], "decoder_start_token_id": 4, "top_k": 7}').eos_token_id == [3, 5]
     config = read(t5, '{"decoder_start_token_id": 4, "eos_token_id": null}')
-    assert (config.decoder_start_token_id, config.eos_token_id) == (4, 1)
+    assert (config.decoder_start_token_id, config.eos_token_id) == (4, None)        # that file alone counts
+    config = read(bart, '{"forced_bos_token_id": 7}')
+    assert (config.forced_bos_token_id, config.forced_eos_token_id, config.decoder_start_token_id) == (7, None, 2)
     assert read(bert, '{"eos_token_id": 5}').pad_token_id == 0
     for text in '{"eos_token_id": "2"}', '{"eos_token_id": []}', '{"decoder_start_token_id": [1]}', '{"eos_token_id": -1}':
         with pytest.raises(ValueError, match="generation_config.json: (eos|decoder_start)_token_id must be an id"):
             read(bart, text)
     with pytest.raises(ValueError, match="generation_config.json: no JSON"):
         read(gpt2, "")
+
+
+def test_old_ids_of_generation_do_not_count_for_what_is_saved(tmp_path):
+    old = {"eos_token_id": [3, 5], "decoder_start_token_id": 4, "forced_bos_token_id": 6, "bos_token_id": 9, "top_k": 7}
+    (tmp_path / "generation_config.json").write_text(json.dumps(old), encoding="utf-8")
+    for model in gpt2(eos_token_id=8), t5(eos_token_id=None, decoder_start_token_id=2), bart(forced_eos_token_id=[1, 2]):
+        model.save_pretrained(tmp_path)
+        config = models.from_pretrained(tmp_path).config
+        told = json.loads((tmp_path / "generation_config.json").read_text(encoding="utf-8"))
+        for name in ("eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"):
+            assert told[name] == getattr(config, name, None) == getattr(model.config, name, None), name
+        assert told["top_k"] == 7 and told["bos_token_id"] == getattr(model.config, "bos_token_id", 9)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_old_ids_of_generation_do_not_count_for_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 5, "forced_bos_token_id": 6, "bos_token_id": 9}',
+                                                     encoding="utf-8")
+    saved(gpt2(eos_token_id=8), tmp_path)
+    found = transformers.GPT2LMHeadModel.from_pretrained(tmp_path).generation_config
+    assert (found.eos_token_id, found.forced_bos_token_id, found.bos_token_id) == (8, None, 9)
+
+
+def test_more_layers_than_the_file_can_have(tmp_path):
+    for family, name in (gpt2, "n_layer"), (bert, "num_hidden_layers"), (distilbert, "n_layers"), (t5, "num_decoder_layers"):
+        reconfigured(saved(family(), tmp_path), **{name: 300_000})
+        with pytest.raises(ValueError, match=f"model.safetensors: holds .* tensors, too few for config.json's {name} 300000"):
+            models.from_pretrained(tmp_path)
+
+
+def test_sizes_that_no_array_can_have(tmp_path):
+    reconfigured(saved(t5(), tmp_path), num_heads=2 ** 24, d_kv=2 ** 24, d_model=2 ** 24)
+    with pytest.raises(ValueError, match="model.safetensors: .*too big"):
+        models.from_pretrained(tmp_path)
+
+
+def test_numbers_too_large_for_the_dtype_asked_for(tmp_path):
+    rewritten(saved(gpt2(), tmp_path), lambda state: state | {"transformer.ln_f.bias": np.full(8, 7e4, np.float32)})
+    with pytest.raises(ValueError, match="model.safetensors: transformer.ln_f.bias holds a number that is too large"):
+        models.from_pretrained(tmp_path, dtype=np.float16)
 
 
 def test_what_has_no_published_form(tmp_path):

@@ -256,3 +256,14 @@ def test_a_module_that_knows_its_parent():
     other = copy.deepcopy(model)
     assert other.children[0].parent is other.me is other and other.children[1]["one"].parent is other
     assert not np.shares_memory(other.children[0].layer.weight.data, model.children[0].layer.weight.data)
+
+
+def test_two_tensors_of_one_name_are_refused():
+    """None of the two would be lost in silence; one tensor may be there twice."""
+    module, p = nn.Module(), nn.Parameter(np.ones(2))
+    module.table = {"e.x": p, "e": {"x": nn.Parameter(np.zeros(2))}}
+    for use in module.saved, module.state_dict, lambda: module.load_state_dict({}):
+        with pytest.raises(ValueError, match="Module: two tensors are called table.e.x"):
+            use()
+    module.table["e"]["x"] = p
+    assert module.saved() == {"table.e.x": p}
