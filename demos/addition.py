@@ -1,6 +1,6 @@
 """Teach a GPT-2 to add two numbers of two digits: minGPT's second task.
 
-    python demos/addition.py                    a minute on a CPU
+    python demos/addition.py                    sums of two digits
     python demos/addition.py --resume FILE      stop with Ctrl-C, and go on with the same line
 
 For 85 + 17 = 102 the model reads 8517 and goes on writing 201: the sum backwards. So every digit it writes follows

@@ -1,6 +1,6 @@
 """Train a small GPT-2 on the characters of a text and read what it writes.
 
-    python demos/char_lm.py                                     two minutes on a CPU, on a text that every Python has
+    python demos/char_lm.py                                     on a text that every Python has
     python demos/char_lm.py --text FILE --out runs/mine         on a text of yours; keep weights, log and curve
     python demos/char_lm.py --resume runs/mine                  go on after Ctrl-C, as if nothing had happened
     python demos/char_lm.py --sample runs/mine --prompt "The "  write again, without training

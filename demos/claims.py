@@ -1,6 +1,6 @@
 """What is said of Transformers, put to the test: eight small experiments, each with a verdict and a picture.
 
-    python demos/claims.py                          all of them, three minutes on a CPU; pictures in runs/claims/
+    python demos/claims.py                          all of them; pictures in runs/claims/
     python demos/claims.py scale warmup --out DIR   two of them; pictures in DIR
 
 The numbers are measured when you run it, and a claim that does not hold is reported as such.

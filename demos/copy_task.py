@@ -1,6 +1,6 @@
 """Teach an encoder-decoder to copy what it reads: the first thing to try on a Transformer.
 
-    python demos/copy_task.py                   a minute on a CPU: 4 to 12 letters of ten, and where to stop
+    python demos/copy_task.py                   4 to 12 letters of ten, and where to stop
     python demos/copy_task.py --published       the Annotated Transformer's first example (2018), beside its own losses
     python demos/copy_task.py --resume FILE     stop with Ctrl-C, and go on with the same line
 

@@ -1,6 +1,6 @@
 """Read dates as people write them in eighteen languages, write ISO dates: an encoder-decoder, character by character.
 
-    python demos/dates.py                                       three minutes on a CPU
+    python demos/dates.py                                       train, then read dates it never saw
     python demos/dates.py --read "1 April 2031" "2 mai 1950"    dates of yours, read after training
     python demos/dates.py --accumulate 4                        every batch in four pieces: less memory, the same steps
     python demos/dates.py --resume FILE                         stop with Ctrl-C, and go on with the same line

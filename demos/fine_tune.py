@@ -88,7 +88,7 @@ def train(model, ids, args, rate, name, progress):
                             lr=lambda step: schedule.warmup_cosine(step, rate, n // 10, n, rate / 10))
     settings = dict(demo="fine_tune", model=args.folder, text=zlib.crc32(ids), seed=args.seed, batch=B, context=T,
                     rate=rate)
-    file = args.resume and args.resume.with_name(f"{args.resume.stem}-{name}{args.resume.suffix}")
+    file = args.resume and state_file(args.resume, name)
     steps = resume.Steps(n, model, optimiser, file, settings)
     if file:
         print(steps)
@@ -107,6 +107,13 @@ def train(model, ids, args, rate, name, progress):
             bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
             bar.update()
     return steps, steps.seconds
+
+
+def state_file(file, name):
+    """Where --resume FILE keeps the state of one of the two trainings."""
+    if not file.name:
+        raise Refused(f"--resume {file} is a folder: give it the name of a file")
+    return file.with_name(f"{file.stem}-{name}{file.suffix}")
 
 
 def evaluate(model, ids, T, B):
@@ -150,7 +157,7 @@ def run(args):
     if args.context > model.context:
         raise Refused(f"--context {args.context} is more than the {model.context} tokens that the model sees")
     if args.out:
-        prepare(args.out, folder, args.resume)
+        prepare(args.out, folder, args.resume and state_file(args.resume, "tuned").exists())
     train_ids, held_out = encode(tokenizer, text, model, args.context)
     prompt, rows = held_out[:min(PROMPT, args.context)], []
     print(f"{len(train_ids):,} tokens to train on, {len(held_out):,} held out; "

@@ -78,7 +78,7 @@ class Writing:
 
 
 def describe(cache):
-    """A line on what a nn.Cache holds."""
+    """A line on what an nn.Cache holds."""
     read, (room, _) = cache.memory.nbytes, next(iter(cache.rooms.values()))
     written, rows = cache.nbytes - read, len(room)
     return (f"the cache of {f'{rows} rows of ' if rows > 1 else ''}{cache.length} tokens is {written:,} bytes, "

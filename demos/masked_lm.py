@@ -1,6 +1,6 @@
 """Train a small BERT to guess the hidden words of a text, then fill the blanks in sentences.
 
-    python demos/masked_lm.py                                           two minutes on a CPU, on a text that every Python has
+    python demos/masked_lm.py                                           on a text that every Python has
     python demos/masked_lm.py --fill "the ____ statement is used to"    sentences of yours, after training
     python demos/masked_lm.py --text FILE                               a text of yours
     python demos/masked_lm.py --resume FILE                             stop with Ctrl-C, and go on with the same line

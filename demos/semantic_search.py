@@ -70,9 +70,10 @@ def paragraphs(text):
 
 def cut(words, encoder):
     """The words [(line, word), ...] of a paragraph in as few runs as fit the model. A word too long for it is a run."""
-    if not encoder.tokenizer.encode(" ".join(word for _, word in words)).overflowing:
+    if not encoder.tokenizer.encode(encoder.prompt + " ".join(word for _, word in words)).overflowing:
         return [words]
     room = encoder.max_length - encoder.tokenizer.num_special_tokens_to_add(False)
+    room = max(1, room - len(encoder.tokenizer.encode(encoder.prompt, add_special_tokens=False).ids))
     encodings = encoder.tokenizer.encode_batch([" " + word for _, word in words], add_special_tokens=False)
     runs, used = [[]], 0
     for numbered, encoding in zip(words, encodings):

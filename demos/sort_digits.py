@@ -1,6 +1,6 @@
 """Teach a GPT-2 to sort six digits, each 0, 1 or 2: minGPT's first task.
 
-    python demos/sort_digits.py                     less than a minute on a CPU
+    python demos/sort_digits.py                     six digits, each 0, 1 or 2
     python demos/sort_digits.py --resume FILE       stop with Ctrl-C, and go on with the same line
 
 The model reads the digits and goes on writing: "021102" is to be continued by "001122". Nobody tells it what sorting

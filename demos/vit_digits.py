@@ -1,6 +1,6 @@
 """Teach a Vision Transformer to read handwritten digits, and see where it looks.
 
-    python demos/vit_digits.py                          five splits, a minute each on a CPU
+    python demos/vit_digits.py                          five splits
     python demos/vit_digits.py --split 0 --out it.png   one of them, with its mistakes in a picture
     python demos/vit_digits.py --resume FILE            stop with Ctrl-C, and go on with the same line
 
@@ -73,6 +73,8 @@ def train(images, digits, number, progress, seed=0, file=None):
     optimiser = optim.AdamW(optim.decay_groups(model, DECAY), betas=(0.9, 0.99),
                             lr=lambda step: schedule.warmup_cosine(step, RATE, STEPS // 10, STEPS))
     settings = dict(demo="vit_digits", split=number, seed=seed, batch=BATCH, rate=RATE, decay=DECAY, **MODEL)
+    if file is not None and not file.name:
+        raise Refused(f"--resume {file} is a folder: give it the name of a file")
     file = file and file.with_name(f"{file.stem}-{number}{file.suffix}")
     steps = resume.Steps(STEPS, model, optimiser, file, settings)
     if file:

@@ -38,7 +38,7 @@ def beam_search(text, scores, max_new_tokens, num_beams, length_penalty=1.0, rep
         rows = np.arange(B)[:, None] * K + beams
         ends = np.isin(tokens, stop) | (step == n - 1)
 
-        weight = (step + 1) ** length_penalty
+        weight = (step + 1.0) ** length_penalty
         gained = np.where(ends[:, :K] & ~done[:, None], values[:, :K] / weight, -np.inf)
         new = np.concatenate([text.written[rows[:, :K]], tokens[:, :K, None]], axis=2)          # (B, K, step + 1)
         found = np.concatenate([found, found[..., -1:] if step else new], axis=2)               # repeats its last token

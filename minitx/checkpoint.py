@@ -27,7 +27,8 @@ def save(path, state, metadata=None):
 
     The file appears whole or not at all: it is written under another name in the same folder, flushed to the disk, then
     renamed. A file that it replaces lends it its mode; through a link, the file that the link leads to is replaced. What
-    is killed while it writes leaves a hidden file there, .NAME.xxxxxxxx.tmp, that may be deleted when no one writes.
+    is killed while it writes leaves hidden files there, .NAME.xxxxxxxx.tmp and safetensors' own .tmpXXXXXX, that may be
+    deleted when no one writes.
     An array that stands under several names, as tied weights do, is stored once, and `load` gives it all its names.
 
     ValueError naming the file for what safetensors cannot store, ImportError where safetensors is missing, TypeError for
@@ -47,8 +48,9 @@ def save(path, state, metadata=None):
     try:
         write(path, lambda unfinished: safetensors.numpy.save_file(state, unfinished, metadata))
     except (safetensors.SafetensorError, TypeError, KeyError, ValueError) as error:
-        if code := re.search(r"os error (\d+)", str(error)):        # the library has its own error for a full disk
-            raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+        if code := re.search(r"([^:]+) \(os error (\d+)\)", str(error)):        # the library's own error for a full disk
+            number = int(code[2])                               # on Windows one of Windows', which OSError takes last
+            raise OSError(number, code[1].strip(), str(path), number) from error
         raise ValueError(f"{path}: cannot be saved: {error}") from error
 
 

@@ -22,16 +22,17 @@ def generate(model, ids, max_new_tokens, *, temperature=None, top_k=None, top_p=
     top_k, top_p         limit what may be drawn: see sampling.filter_logits, of vocab_size too
     repetition_penalty   see sampling.penalise_repetition; the text so far is what the decoder reads
     num_beams            more than 1: beam search, which draws nothing; length_penalty as in beam.beam_search
-    attention_mask       (B, T) of 1 and 0, for prompts of unequal length; a decoder-only model wants the 0s on the left
+    attention_mask       (B, T) of 1 and 0, for prompts of unequal length: the 0s on the left, for an encoder-decoder on the
+                         right (BART counts padding as positions)
     start_id             what an encoder-decoder's text begins with; left out, the config's decoder_start_token_id
     stop                 a token or several: a row that has come to one goes on repeating it, and where every row has,
                          nothing more is written. Left out, the config's eos_token_id, where it has one
     generator            a numpy.random.Generator or a seed
     on_token             called with the new tokens, int64 (B,), as soon as they are chosen
-    cache                an empty nn.Cache to be used, for one who wants to look at it afterwards
+    cache                an empty nn.Cache to be used, whose capacity is set to the text's, for who wants to look at it later
 
     A model has a `context`, the number of tokens that it can see (None: any); a decoder-only one `hidden` and `lm_head`,
-    as models.GPT2 has, an encoder-decoder `encode` and `decode`. A nn.Cache keeps what was seen. Of a text that grows
+    as models.GPT2 has, an encoder-decoder `encode` and `decode`. An nn.Cache keeps what was seen. Of a text that grows
     longer than the context a decoder-only model sees the end, without a cache, which is slow; a Module without `hidden`
     always does so, as model(ids) or model(ids, attention_mask). A config's forced_bos_token_id is the first token, its
     forced_eos_token_id the last of max_new_tokens, with stop=() too.
@@ -56,6 +57,8 @@ def generate(model, ids, max_new_tokens, *, temperature=None, top_k=None, top_p=
                          "top_p and on_token, or num_beams")
     if not hasattr(model, "context"):
         raise TypeError(f"generate: {type(model).__name__} must say in its attribute `context` how many tokens it can see")
+    if "lm" not in getattr(model, "heads", ("lm",)):
+        raise TypeError(f"generate: {type(model).__name__} reads and does not write: give a GPT2, Llama, T5, BART or Seq2Seq")
     if cache is not None and not (hasattr(model, "encode") or hasattr(model, "hidden")):
         raise TypeError(f"generate: {type(model).__name__} has no `hidden` and takes no cache")
     ids, mask = _prompt(ids, attention_mask)
@@ -63,7 +66,7 @@ def generate(model, ids, max_new_tokens, *, temperature=None, top_k=None, top_p=
     stop = getattr(config, "eos_token_id", None) if stop is None else stop
     stop = [] if stop is None else np.atleast_1d(as_numpy(stop)).tolist()
     stop = [whole("a stop token", token, least=0) for token in stop]
-    forced = (0, "forced_bos_token_id"), (max_new_tokens - 1, "forced_eos_token_id")            # of one token the last
+    forced = (0, "forced_bos_token_id"), (max_new_tokens - 1, "forced_eos_token_id")            # of a single token: the end
     forced = {step: np.atleast_1d(getattr(config, name)) for step, name in forced if getattr(config, name, None) is not None}
 
     def scores(step):

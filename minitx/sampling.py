@@ -83,7 +83,7 @@ def penalise_repetition(logits, ids, penalty, mask=None):
     logits = _floats(logits)
     mask, held = np.ones(ids.shape, bool) if mask is None else mask, np.zeros(logits.shape, bool)
     held[np.nonzero(mask)[0], ids[mask]] = True
-    with np.errstate(over="ignore"):                            # huge ones go to infinity: -inf is never drawn
+    with np.errstate(all="ignore"):                             # huge ones go to infinity: -inf is never drawn
         return np.where(held, np.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 

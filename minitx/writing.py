@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write(path, make):
-    """Have make(path) write a file whole or not at all; how, stands in `checkpoint.save`."""
+    """Have make(path) write a file whole or not at all; as `checkpoint.save` says."""
     target = Path(os.path.realpath(path))
     check_regular(target)
     unfinished = target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}.tmp")

@@ -356,6 +356,13 @@ def test_a_model_without_hidden_takes_no_cache():
         generate.generate(Counter(), [[1]], 1, cache=nn.Cache())
 
 
+@pytest.mark.parametrize("head", ["mlm", "token", "sequence", None])
+def test_who_reads_does_not_write(head):
+    config = models.BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    with pytest.raises(TypeError, match="BERT reads and does not write"):
+        generate.generate(models.BERT(config, head), [[1, 2]], 4)
+
+
 def test_a_model_that_does_not_say_how_much_it_sees():
     with pytest.raises(TypeError, match="Linear must say in its attribute `context`"):
         generate.generate(nn.Linear(2, 3), [[1]], 1)

@@ -88,7 +88,8 @@ def lacking(model, names):
 
 
 def merge(model, names, stored):
-    """Leave in names one name for each tensor that has several. Returns complaints: of those that are not one here.
+    """Leave in names one name for each tensor that has several. Returns a complaint for each name whose tensor differs,
+    although the model has one for all.
 
     In an untied file of transformers 5 they need not be one, and those in ALSO's lists are what its models read: a
     bias of BERT's decoder, and two embeddings of BART.

@@ -28,7 +28,9 @@ def find_folder(folder):
         if os.path.isfile(snapshot / "config.json"):
             return snapshot
     raise FileNotFoundError(f"there is no folder {name}, and no model of that name in {hub_cache()} (HF_HUB_CACHE or "
-                            f"HF_HOME say where that is). Download it: hf download {name}")
+                            f"HF_HOME say where that is). Download it: hf download {name}, or of it only what is read: "
+                            f"hf download {name} config.json model.safetensors tokenizer.json "
+                            "(pip install huggingface_hub)")
 
 
 def hub_cache():

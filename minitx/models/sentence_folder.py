@@ -35,7 +35,7 @@ def read_pooling(path):
         switches = {"pooling_mode_mean_tokens": True} | settings
         modes = [name[13:].removesuffix("_tokens").removesuffix("_token") for name, value in switches.items()
                  if name.startswith("pooling_mode_") and value]
-    modes = [modes] if isinstance(modes, str) else modes
+    modes = modes if isinstance(modes, list) else [modes]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise ValueError(f"{path}: pooling by {' and '.join(map(str, modes)) or 'nothing'} is not built, only by one of "
                          f"{', '.join(POOLINGS)}")

@@ -8,7 +8,7 @@ from minitx.tensor import Tensor
 class MemoryCache:
     """What cross-attention makes of the encoder's output: made once, at the first token, and the same for all others.
 
-    It has Cache's methods; extended it is but once.
+    It has Cache's methods, but is extended once only.
     """
 
     def __init__(self):

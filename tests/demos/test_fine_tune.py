@@ -226,6 +226,8 @@ def test_stopped_without_a_state(demo, folders, monkeypatch, capsys):
     ("gpt2", ["--text", "short.txt", "--context", "9"], "at least 100,"),
     ("gpt2", ["--text", "empty.txt"], "has 0 tokens"),
     ("gpt2", ["--out", "full"], "full holds a model already"),
+    ("gpt2", ["--out", "full", "--resume", "new.state"], "full holds a model already"),
+    ("gpt2", ["--resume", "."], "--resume . is a folder: give it the name of a file"),
     ("gpt2", ["--out", "text.txt/new"], "cannot write to"),
     ("gpt2", ["--resume", "text.txt/new"], "nothing is kept"),
 ])
