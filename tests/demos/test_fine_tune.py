@@ -90,7 +90,7 @@ def test_gpt2_from_end_to_end(demo, folders, capsys):
     assert list(losses) == ["as published", "tuned", "from nothing"] and table(printed)["tuned"][1] == 40
     assert losses["tuned"] < losses["as published"] - 0.1 and losses["tuned"] < losses["from nothing"] - 0.3
     assert losses["from nothing"] < math.log(V) - 0.3                                       # it was trained, too
-    assert all(f"--- {name} ---" in printed.out for name in losses) and printed.err.count("40/40") == 2
+    assert all(f"--- {name} ---" in printed.out for name in losses) and printed.err.count("40/40") >= 2
 
     assert sorted(path.name for path in Path("new/tuned").iterdir()) == [
         "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
