@@ -27,7 +27,8 @@ def generate(model, ids, max_new_tokens, *, temperature=None, top_k=None, top_p=
     start_id             what an encoder-decoder's text begins with; left out, the config's decoder_start_token_id
     stop                 a token or several: a row that has come to one goes on repeating it, and where every row has,
                          nothing more is written. Left out, the config's eos_token_id, where it has one
-    generator            a numpy.random.Generator or a seed
+    generator            a numpy.random.Generator or a seed; left out, every call draws anew. minitx's own, which
+                         manual_seed sets, is for training: writing does not disturb it
     on_token             called with the new tokens, int64 (B,), as soon as they are chosen
     cache                an empty nn.Cache to be used, whose capacity is set to the text's, for who wants to look at it later
 
@@ -152,7 +153,8 @@ class Continuation(Text):
         longest = ids.shape[1] + (max(max_new_tokens - 1, 0) if num_beams > 1 else 0)   # the last token is not looked at
         if model.context is not None and longest > model.context:
             what = "prompt and beams of" if num_beams > 1 else "a prompt of"
-            raise ValueError(f"generate: {what} {longest} tokens, but {name} sees {model.context}: shorten the text")
+            raise ValueError(f"generate: {what} {longest} tokens, but {name} sees {model.context}: shorten it, or write "
+                             "fewer")
         super().__init__(model, ids, mask, max_new_tokens, cache if hasattr(model, "hidden") else None)
 
     def logits(self):
@@ -215,9 +217,13 @@ def evaluating(model):
 
 def _prompt(ids, attention_mask):
     """ids (B, T) and attention_mask, checked: arrays of integers and of bool, the mask None where there is none."""
-    ids = as_numpy(ids)
+    try:
+        ids = as_numpy(ids)
+    except ValueError as error:                                         # NumPy's, of rows that are not alike
+        raise ValueError("generate: ids must be (B, T): pad rows of unequal length, and give attention_mask=") from error
     if ids.ndim != 2 or not ids.shape[1]:
-        raise ValueError(f"generate: ids must be (B, T) with T at least 1, got {ids.shape}")
+        raise ValueError(f"generate: ids must be (B, T) with T at least 1, such as [tokenizer.encode(text).ids]; got "
+                         f"{ids.shape}")
     if ids.dtype.kind not in "iu":
         raise TypeError(f"generate: ids must be integers, got {ids.dtype}")
     if attention_mask is None:

@@ -285,7 +285,9 @@ def test_training_draws_are_not_disturbed(name):
 
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
 @pytest.mark.parametrize("change, error, says", [
-    (dict(ids=[1, 2]), ValueError, r"\(B, T\)"), (dict(ids=np.zeros((1, 0), int)), ValueError, "T at least 1"),
+    (dict(ids=[1, 2]), ValueError, r"\(B, T\)"), (dict(ids=[[1, 2], [3]]), ValueError, "pad rows of unequal length"),
+    (dict(ids="The "), ValueError, r"such as \[tokenizer.encode\(text\).ids\]"),
+    (dict(ids=np.zeros((1, 0), int)), ValueError, "T at least 1"),
     (dict(ids=[[1.0]]), TypeError, "ids must be integers"), (dict(ids=[[True]]), TypeError, "ids must be integers"),
     (dict(ids=[["a"]]), TypeError, "ids must be integers"),
     (dict(max_new_tokens=-1), ValueError, "max_new_tokens"), (dict(max_new_tokens=1.0), TypeError, "max_new_tokens"),

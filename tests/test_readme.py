@@ -65,7 +65,7 @@ def namespace(library):
     if library is mt:
         config = mt.models.GPT2Config(vocab_size=7, n_positions=5, n_embd=8, n_layer=1, n_head=2)
         return made | dict(mt=mt, np=np, nn=mt.nn, ops=mt.ops, optim=mt.optim, models=mt.models, config=config,
-                           gpt2=mt.models.GPT2(config), attention=mt.nn.MultiHeadAttention(12, 4))
+                           generate=mt.generate, gpt2=mt.models.GPT2(config), attention=mt.nn.MultiHeadAttention(12, 4))
     return made | dict(np=np) if library is np else made | dict(torch=library, F=library.nn.functional)
 
 

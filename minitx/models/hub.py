@@ -76,6 +76,7 @@ def read_tokenizer(folder):
     except ImportError as error:
         raise ImportError("to read and write text takes the library tokenizers: pip install tokenizers",
                           name="tokenizers") from error
+    folder = Path(folder)
     file, old = folder / "tokenizer.json", (folder / "vocab.json", folder / "merges.txt")
     if not file.is_file() and not all(part.is_file() for part in old):
         raise FileNotFoundError(f"{file}: not there. Make it where transformers is: "

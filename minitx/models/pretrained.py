@@ -31,6 +31,8 @@ def from_pretrained(folder, *, head="published", dtype=None):
     TypeError for another dtype.
     """
     folder = find_folder(folder)
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} holds no config.json: it is no published model")
     config, head = read_config(read_json(folder / "config.json"), str(folder / "config.json"), head)
     read_generation(config, folder / "generation_config.json")
     path = weights_file(folder)
