@@ -27,6 +27,7 @@ import numpy as np
 import minitx as mt
 from minitx import generate, models, ops, optim, resume, schedule
 from minitx.models.hub import read_json
+from minitx.writing import put_text
 
 # The model, in GPT-2's names, and how it is trained. "medium" wants a GPU, or an evening. The initial weights are about
 # 1/sqrt(n_embd): with GPT-2's own 0.02, meant for 768 and more, so narrow a model learns at half the speed.
@@ -215,7 +216,7 @@ class Run:
             return
         with self.writing():
             write_json(self.folder / "run.json", self.about | results)
-            write_whole(self.folder / "sample.txt", sample)
+            put_text(self.folder / "sample.txt", sample)
             try:
                 draw({self.folder.name: self.rows}, self.folder / "curve.png", sample)
             except ImportError:
@@ -240,15 +241,8 @@ class Run:
         return "nothing is kept" if self.folder else "nothing is kept without --out DIR"
 
 
-def write_whole(file, text):
-    """Write a text file whole or not at all: under another name first."""
-    unfinished = file.with_name(f"{file.name}.tmp")
-    unfinished.write_text(text, encoding="utf-8", newline="")
-    unfinished.replace(file)
-
-
 def write_json(file, content):
-    write_whole(file, json.dumps(content, indent=1))
+    put_text(file, json.dumps(content, indent=1))
 
 
 def write_tokenizer(folder, table):
@@ -265,7 +259,7 @@ def write_log(file, rows):
     log = csv.DictWriter(text, LOG)
     log.writeheader()
     log.writerows(rows)
-    write_whole(file, text.getvalue())
+    put_text(file, text.getvalue())
 
 
 def load(folder):

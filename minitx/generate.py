@@ -105,11 +105,8 @@ class Text:
             raise ValueError(f'generate: {type(model).__name__} has no head and gives no logits: build it with head="lm"')
         self.model, self.start, self.length = model, ids.shape[1], ids.shape[1]
         shape = len(ids), self.start + max_new_tokens
-        self.room, self.real = np.empty(shape, np.int64), None if mask is None else np.ones(shape, bool)
+        self.room, self.prompt_mask, self.cache = np.empty(shape, np.int64), mask, cache
         self.room[:, :self.start] = ids                             # a uint8 prompt may go on with tokens above 255
-        if mask is not None:
-            self.real[:, :self.start] = mask
-        self.cache = cache
         if cache is not None:
             cache.capacity = min(shape[1], 1024 if model.context is None else model.context)    # it grows where it must
 
@@ -121,7 +118,9 @@ class Text:
     @property
     def mask(self):
         """Which of them are no padding, bool (B, T); None for all."""
-        return None if self.real is None else self.real[:, :self.length]
+        if self.prompt_mask is None:
+            return None
+        return np.pad(self.prompt_mask, ((0, 0), (0, self.length - self.start)), constant_values=True)
 
     @property
     def written(self):
@@ -136,7 +135,7 @@ class Text:
     def reorder(self, rows):
         """Row i becomes what row rows[i] was."""
         self.room, old = np.empty((len(rows), self.room.shape[1]), np.int64), self.ids
-        self.ids[:], self.real = old[rows], None if self.real is None else self.real[rows]
+        self.ids[:], self.prompt_mask = old[rows], None if self.prompt_mask is None else self.prompt_mask[rows]
         if self.cache is not None:
             self.cache.reorder(rows)
 

@@ -23,6 +23,11 @@ def write(path, make):
         raise
 
 
+def put_text(path, text):
+    """Write a text file, in UTF-8 and with its line ends as they are, whole or not at all."""
+    write(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8", newline=""))
+
+
 def check_regular(path):
     """OSError where something lies that is no file: it is not opened, which may wait for ever, and not replaced."""
     if os.path.lexists(path) and not os.path.isfile(path):

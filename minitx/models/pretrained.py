@@ -11,7 +11,7 @@ from minitx.models.legacy import ALSO, ties
 from minitx.models.published import FAMILIES, read_config, write_config
 from minitx.models.weights import PREFIX, to_published
 from minitx.tensor import as_numpy
-from minitx.writing import write
+from minitx.writing import put_text
 
 # the ids that generation_config.json says for a model
 WRITTEN_IDS = ("eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
@@ -68,8 +68,7 @@ def save_pretrained(model, folder):
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint.save(folder / "model.safetensors", published, {"format": "pt"})
     for name, settings in files.items():
-        text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-        write(folder / name, lambda unfinished: unfinished.write_text(text, encoding="utf-8", newline=""))
+        put_text(folder / name, json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 def read_generation(config, path):

@@ -344,7 +344,7 @@ def test_disk_full(demo, monkeypatch, capsys):
     assert "the weights of step 2 and the log" in capsys.readouterr().err.splitlines()[-1]
 
     before = Path("run/log.csv").read_bytes()
-    monkeypatch.setattr(Path, "replace", no_room)
+    monkeypatch.setattr(os, "replace", no_room)
     with pytest.raises(OSError):
         demo.write_log(Path("run/log.csv"), [])
     assert Path("run/log.csv").read_bytes() == before
