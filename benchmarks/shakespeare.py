@@ -20,11 +20,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch_steps
+import workloads
 from threadpoolctl import threadpool_limits
-from torch_gpt2 import SMALL, adamw, pair_of_models
+from torch_models import twin
+from workloads import SMALL
 
 import minitx as mt
-from minitx import ops, optim, schedule
+from minitx import optim, schedule
 
 T, BATCH, SEEDS, MILESTONES = SMALL["n_positions"], 12, (0, 1), (250, 500, 1000, 1500, 2000)
 
@@ -45,17 +48,17 @@ def train(seed, train_ids, val_ids, vocab_size, steps):
     """Train both sides. A row (step, loss of minitx, loss of PyTorch) for step 0 and every milestone."""
     threadpool_limits(1)
     torch.set_num_threads(1)
-    ours, theirs = pair_of_models(seed, vocab_size)
+    ours = workloads.gpt2("small", BATCH, vocab_size, seed, **SMALL).build()
+    theirs = twin(ours)
     our_optimiser = optim.AdamW(optim.decay_groups(ours, 0.1), lr=rate, betas=(0.9, 0.99))
-    their_optimiser = adamw(theirs, lr=1.0, betas=(0.9, 0.99), weight_decay=0.1)
+    their_optimiser = torch_steps.adamw(theirs, lr=1.0, betas=(0.9, 0.99), weight_decay=0.1)
     rng = np.random.default_rng(seed)
 
     def our_loss(window):
-        return ops.cross_entropy(ours(window[:, :-1]), window[:, 1:])
+        return workloads.loss_of(ours, ((window[:, :-1],), window[:, 1:]))
 
     def their_loss(window):
-        window = torch.from_numpy(window)
-        return theirs(window[:, :-1], window[:, 1:])
+        return torch_steps.loss_of(theirs, torch_steps.tensors(((window[:, :-1],), window[:, 1:])))
 
     @mt.no_grad()
     @torch.no_grad()

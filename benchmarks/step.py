@@ -1,96 +1,52 @@
-"""A training step of a small GPT-2: minitx against PyTorch eager, the same model, one thread each, in pairs.
+"""Whole training steps, and BERT reading: minitx against PyTorch eager, the same models and batches, in pairs.
 
-    python benchmarks/step.py [--pairs 40] [--max-ratio 1.5] [--json FILE]
+    python benchmarks/step.py [--only small medium vit seq2seq bert] [--threads 1 2] [--pairs 20] [--max-ratio 1.5]
+                              [--json FILE] [--plot FILE]
 
-4 layers, 4 heads, 128 wide, 64 characters of 65 kinds, batch 12; forward, backward, clipping to norm 1, AdamW. First
-both must agree on the loss and on every gradient. Then a pair is a few steps of the one and as many of the other; the
-figure is the median of the pairs' ratios, beside it the middle half of them.
+    small     GPT-2, 4 layers, 4 heads, 128 wide, T 64, batch 12, 65 symbols
+    medium    GPT-2, 6 layers, 6 heads, 384 wide, T 256, batch 8
+    vit       digits of 8 x 8 in 16 patches, 3 layers, 4 heads, 96 wide, batch 64
+    seq2seq   2 + 2 layers, 4 heads, 256 wide, S 32, T 32, batch 32
+    bert      6 layers, 6 heads, 384 wide, S 128, batch 8: inference
+
+A training step is forward, backward, clipping to norm 1 and AdamW. First both must agree on the loss and on every gradient,
+or on what BERT makes of a batch. Beside the ratio stands which share of the machine's products our side reaches: the
+operations it cannot do without (limits.py), over its time, over the rate of one large product, taken before and after.
 """
-import argparse
-import json
-import statistics
 import sys
-import time
-from pathlib import Path
 
-import numpy as np
-import torch
-from threadpoolctl import threadpool_limits
-from torch_gpt2 import SMALL, adamw, disagreement, pair_of_models
+import limits
+import torch  # noqa: F401  (before the threads are pinned, which then holds for it too)
+from pairs import Row, marks, options, paired, pinned, report
+from torch_steps import Disagreement, both_steps
+from workloads import WORKLOADS
 
-from minitx import ops, optim
-
-VOCABULARY, BATCH, STEPS = 65, 12, 5                    # STEPS training steps are one measurement
+MARKS = {"small": (0.9, 1.0), "medium": (1.0, 1.0), "vit": (1.0, 1.0), "seq2seq": (1.0, 1.0), "bert": (1.0, 1.0)}
+LEAST = {"medium": (0.65, 0.60)}                        # of the product's peak
 
 
-def our_step(model):
-    """ids (B, T + 1) -> the loss, after one training step of minitx."""
-    optimiser = optim.AdamW(optim.decay_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.99))
-
-    def step(ids):
-        loss = ops.cross_entropy(model(ids[:, :-1]), ids[:, 1:])
-        optimiser.zero_grad()
-        loss.backward()
-        optim.clip_grad_norm(model.parameters(), 1.0)
-        optimiser.step()
-        return loss.item()
-    return step
-
-
-def their_step(model):
-    """The same in PyTorch."""
-    optimiser = adamw(model, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
-
-    def step(ids):
-        ids = torch.from_numpy(ids)
-        loss = model(ids[:, :-1], ids[:, 1:])
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        return loss.item()
-    return step
-
-
-def seconds(step, batches):
-    """How long one measurement takes."""
-    begun = time.perf_counter()
-    for ids in batches:
-        step(ids)
-    return (time.perf_counter() - begun) / len(batches)
+def measure(name, threads, pairs):
+    """The Row of a workload."""
+    work = WORKLOADS[name]()
+    with pinned(threads):
+        ours, theirs = both_steps(work)
+        before = limits.peak()
+        figures = paired(ours, theirs, pairs, threads)
+        peak = max(before, limits.peak())
+    return Row(work.title, threads, **figures, mark=marks(threads, *MARKS[name]), limit="product",
+               share=work.operations / (figures["ours"] / 1000) / peak, least=marks(threads, *LEAST.get(name, (None, None))))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=40)
-    parser.add_argument("--max-ratio", type=float, help="exit 1 if the median is above it")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser = options(__doc__, WORKLOADS)
+    parser.add_argument("--max-ratio", type=float, metavar="X", help="exit 1 if a median is above it")
     args = parser.parse_args()
-
-    ours, theirs = pair_of_models(seed=0, vocab_size=VOCABULARY)
-    here, there = our_step(ours), their_step(theirs)
-    batches = np.random.default_rng(0).integers(VOCABULARY, size=(STEPS, BATCH, SMALL["n_positions"] + 1))
-    torch.set_num_threads(1)
-    with threadpool_limits(1):
-        gap = abs(here(batches[0]) - there(batches[0]))
-        gradient_gap = disagreement(ours, theirs)
-        print(f"the same step: losses within {gap:.1e}, gradients within {gradient_gap:.1e} of their largest entry")
-        if not (gap <= 1e-5 and gradient_gap <= 1e-4):
-            print("the two sides do not compute the same: nothing to compare")
-            return 1
-        seconds(here, batches), seconds(there, batches)
-        pairs = [(seconds(here, batches), seconds(there, batches)) for _ in range(args.pairs)]
-
-    ratios = [a / b for a, b in pairs]
-    low, ratio, high = statistics.quantiles(ratios, n=4)
-    ms, torch_ms = (1000 * statistics.median(side) for side in zip(*pairs))
-    print(f"a step: minitx {ms:.1f} ms, PyTorch {torch.__version__} {torch_ms:.1f} ms, {args.pairs} pairs")
-    print(f"ratio {ratio:.2f} (middle half {low:.2f} to {high:.2f})")
-    if args.json:
-        figures = dict(ratio=ratio, low=low, high=high, ms=ms, torch_ms=torch_ms, pairs=args.pairs,
-                       numpy=np.__version__, torch=torch.__version__)
-        args.json.write_text(json.dumps(figures), encoding="utf-8")
-    return 1 if args.max_ratio and ratio > args.max_ratio else 0
+    try:
+        rows = report((measure(name, threads, args.pairs) for threads in args.threads for name in args.only), args)
+    except Disagreement as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 1 if args.max_ratio and max(row.ratio for row in rows) > args.max_ratio else 0
 
 
 if __name__ == "__main__":

@@ -104,6 +104,7 @@ def run(seed, file):
     known = (add(model, pairs) == pairs.sum(axis=1)).sum()
     print(f"\nin {seconds:.0f} s; of the {len(pairs)} sums it learned from {known} are right")
     print(f"added {(~wrong).sum()} of {len(held_out)} pairs never shown")
+    print(mt.ran_as())
 
 
 def threads(limit):

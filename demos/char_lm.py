@@ -373,6 +373,7 @@ def train_and_write(run, optimiser, steps, train_ids, val_ids, preset, text, arg
           f"in {seconds:.0f} s")
     print(f"words {words:.1%} of the sample's occur in the text")
     run.finish(args.prompt + sample, val_loss=loss, words=words, seconds=seconds, diverged=diverged)
+    print(mt.ran_as())
     if diverged:
         print(f"char_lm: {diverged}", file=sys.stderr)
     return 1 if diverged else 0

@@ -364,6 +364,7 @@ def run(names, out, seed):
         print(f"  claim: {'holds' if holds else 'does not hold'}: {measured}. {time.perf_counter() - begun:.0f} s\n")
         held += holds
     print(f"{held} of {len(names)} claims hold; the pictures: {out}")
+    print(mt.ran_as())
 
 
 def main(argv=None):

@@ -141,6 +141,7 @@ def run(task, seed, file):
         print(f"{read:14s}  {copy:14s}{'right' if read == copy else 'WRONG'}")
     print(f"\ntrained on {len(seen):,} sequences in {seconds:.0f} s; copied {exact} of {len(pairs)} others "
           "exactly")
+    print(mt.ran_as())
 
 
 def main(argv=None):

@@ -206,6 +206,7 @@ def run(args):
             print(f"  {found}  {text}")
     print(f"\nafter {seconds:.0f} s; in the {len(UNTRAINED)} languages and forms never shown {untrained:.1%} are exact")
     print(f"exact {trained:.2%} of unseen dates, in the {len(PAIRS) - len(UNTRAINED)} languages and forms that were")
+    print(mt.ran_as())
 
 
 def threads(limit):

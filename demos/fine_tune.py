@@ -183,6 +183,7 @@ def run(args):
     print(f"\n{'':14}{'held-out loss':>15}{'steps':>8}{'seconds':>10}")
     for name, loss, done, seconds in rows:
         print(f"{name.replace('-', ' '):14}{loss:15.3f}{done:8}{seconds:10.1f}")
+    print(mt.ran_as())
 
 
 def prepare(out, folder, going_on):

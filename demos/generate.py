@@ -8,8 +8,8 @@
 The model is a folder as it was published, with config.json, model.safetensors and tokenizer.json, or the name of one
 that Hugging Face's tool has downloaded. Without a network, python demos/char_lm.py --out DIR makes one in two minutes, and
 demos/fine_tune.py writes another from it. A single text is printed while it is written. The last lines say how fast that
-was, and what the cache takes: the keys and values that attention keeps of every token, so that none is computed twice. Of a
-text that outgrows the model's context it has the beginning alone, and the rest is slow.
+was, how many ops ran as faster twins, and what the cache takes: the keys and values that attention keeps of every token, so
+that none is computed twice. Of a text that outgrows the model's context it has the beginning alone, and the rest is slow.
 """
 import argparse
 import sys
@@ -132,6 +132,7 @@ def run(args):
              f"{seconds:.2f} s, with the prompt")
     print(f"\n{f'{B} x ' if B > 1 else ''}{n} tokens, {speed}")
     print(describe(cache))
+    print(mt.ran_as())
 
 
 def main(argv=None):

@@ -186,6 +186,7 @@ def run(args):
     ours, unigram = perplexities(model, ids[n:], counts)
     print(f"\nafter {seconds:.0f} s; perplexity on the held-out tenth {ours:.2f}, of the unigram guess {unigram:.2f}")
     print(f"better than the unigram guess by {unigram / ours:.2f}")
+    print(mt.ran_as())
 
 
 def threads(limit):

@@ -154,6 +154,7 @@ def run(args):
             print(f"\n  {score:.3f}  {found[row].place}")
             print(textwrap.fill(found[row].text, max(width, 30), initial_indent=" " * 9, subsequent_indent=" " * 9))
         print()
+    print(mt.ran_as())
 
 
 def main(argv=None):

@@ -107,6 +107,7 @@ def run(seed, file):
     print(f"\nin {seconds:.0f} s; of all {len(inputs) + len(held_out)} inputs {known + good.sum()} are sorted right, "
           f"of the {len(held_out)} never shown {good.sum()}")
     print(f"sorted {right(draws, sort(model, draws)).sum()} of {len(draws)} draws of those never shown")
+    print(mt.ran_as())
 
 
 def threads(limit):

@@ -176,6 +176,7 @@ def run(numbers, seed, out, file):
         draw(found, out)
         print(f"\nthe same as a picture: {out}")
     print(f"\nmean of {len(scores)}: ViT {np.mean(scores):.2%}, nearest neighbour {np.mean(neighbours):.2%}")
+    print(mt.ran_as())
 
 
 def main(argv=None):

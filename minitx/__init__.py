@@ -6,11 +6,12 @@ from minitx import backend, nn, ops, optim, schedule
 from minitx.autograd import Op, Tensor, no_grad
 from minitx.backend import cuda, manual_seed, set_default_device, set_default_dtype
 from minitx.creation import arange, ones, rand, randn, tensor, zeros
+from minitx.recording import plain_ops, ran_as
 
 __version__ = "0.1.0"
 __all__ = ["Op", "Tensor", "arange", "backend", "checkpoint", "cuda", "generate", "gradcheck", "interop",
-           "manual_seed", "models", "nn", "no_grad", "ones", "ops", "optim", "proof", "rand", "randn", "resume",
-           "sampling", "schedule", "set_default_device", "set_default_dtype", "tensor", "training", "zeros"]
+           "manual_seed", "models", "nn", "no_grad", "ones", "ops", "optim", "plain_ops", "proof", "ran_as", "rand", "randn",
+           "resume", "sampling", "schedule", "set_default_device", "set_default_dtype", "tensor", "training", "zeros"]
 _LATER = ("checkpoint", "generate", "interop", "models", "proof", "resume", "sampling", "training")
 
 

@@ -18,7 +18,7 @@ def main(arguments=None):
     check.add_argument("--mutations", action="store_true",
                        help="list the classic faults, and the planted ones that change nothing, with the reasons")
     check.add_argument("--json", metavar="FILE", help="write the results to FILE as well")
-    commands.add_parser("info", help="versions, BLAS, threads, devices, optional libraries")
+    commands.add_parser("info", help="versions, BLAS, threads, faster twins, devices, optional libraries")
     options = parser.parse_args(arguments)
 
     if options.command == "info":
@@ -36,7 +36,7 @@ def main(arguments=None):
 
 
 def info():
-    """What runs here, as text: versions, BLAS and threads, devices, and which optional libraries are there."""
+    """What runs here, as text: versions, BLAS and threads, faster twins, devices, and which optional libraries are there."""
     import platform
     from importlib.util import find_spec
 
@@ -63,6 +63,7 @@ def info():
         "NumPy": np.__version__,
         "BLAS": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
         "threads": _threads("threadpoolctl" in there),
+        "twins": _twins("threadpoolctl" in there),
         "devices": ", ".join(devices) + missing,
         "installed": ", ".join(there) or "none",
         "missing": ", ".join(absent) or "none",
@@ -82,6 +83,19 @@ def _threads(with_threadpoolctl):
     names = [name for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS") if name in os.environ]
     set_here = "".join(f", {name}={os.environ[name]}" for name in names)
     return f"{text}{set_here} (pip install threadpoolctl to see those of the BLAS)"
+
+
+def _twins(with_threadpoolctl):
+    """Which ops a faster twin may stand in for, and how many threads the twins work with."""
+    from minitx import fused, recording
+    if recording.all_plain():
+        return "none: MINITX_PLAIN is set"
+    from minitx.fused.cpu import threads
+    fused.load(found := {})
+    names = sorted((getattr(op, "name", op) for op in found), key=str.lower)
+    n = threads.count()
+    text = f"{', '.join(names)}; on {n} thread{'s' if n > 1 else ''}"
+    return text if with_threadpoolctl else f"{text} (pip install threadpoolctl for as many as the BLAS uses)"
 
 
 if __name__ == "__main__":

@@ -1,183 +1,21 @@
-"""The engine: the Op that makes a Tensor, and the walk that brings gradients back.
+"""The engine: the walk that brings gradients back. The Op, which leaves the nodes that it walks, is in op.py.
 
 Running an op under a Tensor that requires gradients leaves the op's instance behind as a node of the graph. The node keeps
 what its backward asked to keep, and for each input where the gradient is to go: the op that made that input, or the leaf.
 ``Tensor.backward`` visits the nodes newest first, so each has its whole gradient when its turn comes.
 """
-import itertools
-import re
 import threading
 
-import numpy as np
-
 from minitx import backend
-from minitx.arguments import EXPLAINED, WEAK, as_tensor, bare, explain, promote, raw
-from minitx.backend import DOUBLE, HALF, SINGLE, is_array, xp_of
-from minitx.recording import mode, no_grad
+from minitx.arguments import as_tensor
+from minitx.backend import is_array, xp_of
+from minitx.op import Op, unbroadcast
+from minitx.recording import no_grad
 from minitx.tensor import Tensor
-
 
 __all__ = ["Op", "Tensor", "as_tensor", "backward", "no_grad", "unbroadcast"]
 
-
-class Op:
-    """One layer or function: forward and backward on raw arrays. The instance is the node on the tape.
-
-    ``forward(self, *arrays, **options)`` returns an array, or a tuple of them, and keeps what backward needs as attributes.
-    ``backward(self, dy)`` gets one gradient per output (None for an output that nobody used) and returns a tuple with one
-    gradient per positional input, None where ``self.needs`` says that nobody wants it. Both only read what they are given.
-
-    broadcasts    the inputs broadcast against each other: the engine sums each gradient back to its input's shape
-    promotion     None: arrays come as they are. "mixed": integers beside floats become floats. "float": all become floats.
-                  "same" and "one": as these two, and two different float dtypes are a TypeError. Except with None, float16
-                  on the CPU is computed in float32 and rounded once
-    wide_result   a float16 op's result stays float32 (losses)
-    """
-
-    __slots__ = ("needs", "_parents", "_order", "_outputs", "_half", "__dict__", "__weakref__")
-    broadcasts = False
-    promotion: str | None = None
-    wide_result = False
-    name = "op"
-
-    def __init_subclass__(cls, **options):
-        super().__init_subclass__(**options)
-        if "name" not in vars(cls):                                     # LayerNorm -> layer_norm, ReLU -> relu
-            cls.name = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
-
-    def __init__(self):
-        self.needs = _EVERYTHING        # an op that runs without a tape keeps all that backward could ask for
-
-    def forward(self, *arrays, **options):
-        raise NotImplementedError(f"{type(self).__name__} has no forward")
-
-    def backward(self, *gradients):
-        raise NotImplementedError(f"{type(self).__name__} has no backward")
-
-    @classmethod
-    def apply(cls, *inputs, **options):
-        """Run the op on Tensors, arrays and numbers, record it if a gradient may be asked for, and return Tensors."""
-        arrays, wanted, dtype, uniform = [], False, None, True
-        for x in inputs:
-            if isinstance(x, Tensor):
-                array = x.data
-                wanted = wanted or x.requires_grad
-            else:
-                array = raw(cls.name, x, weak=cls.promotion in _MIXED and cls.broadcasts)
-            arrays.append(array)
-            if array.__class__ not in WEAK and array.dtype is not dtype:
-                uniform = dtype is None and (array.dtype is SINGLE or array.dtype is DOUBLE)
-                dtype = array.dtype
-        if options:
-            options = {key: bare(cls.name, value) for key, value in options.items()}
-
-        op = cls.__new__(cls)
-        op._half, op._parents, op.needs = False, None, _NOTHING
-        recorded = wanted and mode.recording
-        if recorded:
-            op.needs, op._parents = needs, parents = [], []
-            for x in inputs:
-                needed = isinstance(x, Tensor) and x.requires_grad
-                needs.append(needed)
-                node = x.node if needed else None
-                parents.append(None if not needed else (node, x.index, x.data.shape, x.data.dtype) if node is not None
-                               else (x, x.version, x.data.shape, x.data.dtype))
-            op._order = next(_clock)
-        try:
-            if cls.promotion and not (uniform and dtype):
-                arrays, op._half = promote(cls, arrays)
-            result = op.forward(*arrays, **options)
-        except EXPLAINED as error:
-            raise explain(cls.name, error, arrays) from error
-        if recorded:
-            for array in arrays:
-                if result is array:
-                    result = result.view()                              # an output may become read-only, an input not
-        op._outputs = len(result) if type(result) is tuple else 1
-        if type(result) is tuple:
-            return tuple(op._wrap(array, i, recorded) for i, array in enumerate(result))
-        return op._wrap(result, 0, recorded)
-
-    def _wrap(self, array, index, recorded):
-        """A Tensor around one output. NumPy made a scalar of a 0-d result: it becomes an array again."""
-        if not isinstance(array, np.ndarray):
-            array = self._as_array(array)
-        if self._half and not self.wide_result:
-            array = array.astype(HALF)
-        tensor = Tensor.__new__(Tensor)
-        tensor.data, tensor.grad, tensor.requires_grad = array, None, recorded
-        tensor.node, tensor.index, tensor.version = (self if recorded else None), index, 0
-        if recorded:
-            for saved in self.__dict__.values():
-                if saved is not None and (saved is array or saved is array.base or getattr(saved, "base", None) is array):
-                    backend.read_only(array)        # backward will read it again: nobody may edit it meanwhile
-        return tensor
-
-    def _as_array(self, result):
-        if isinstance(result, np.generic):
-            return np.asarray(result)
-        if not is_array(result):
-            raise TypeError(f"{self.name}: forward must return an array or a tuple of arrays, got {type(result).__name__}")
-        return result
-
-    def _pull(self, gradients):
-        """Run backward; yield, for every input that wants one: where it goes, the gradient, whether a leaf may keep it."""
-        if self._half:
-            gradients = [None if g is None else g.astype(SINGLE, copy=False) for g in gradients]
-        try:
-            results = self.backward(*gradients)
-        except EXPLAINED as error:
-            raise explain(f"{self.name}, backward", error, [g for g in gradients if g is not None]) from error
-        if type(results) is not tuple or len(results) != len(self._parents):
-            got = f"{len(results)} entries" if type(results) is tuple else f"a {type(results).__name__}"
-            raise TypeError(f"{self.name}, backward: must return a tuple of {len(self._parents)} entries, one for each "
-                            f"positional input (`return dx,` with the comma for one); got {got}")
-        for i, (parent, result) in enumerate(zip(self._parents, results)):
-            if parent is None:
-                continue
-            to, index, shape, dtype = parent
-            if result is None:
-                raise RuntimeError(f"{self.name}, backward: input {i} wants a gradient and got None")
-            g = np.asarray(result) if isinstance(result, np.generic) else result
-            if not is_array(g) or g.dtype.kind != "f":
-                raise TypeError(f"{self.name}, backward: gradient {i} must be a float array, got "
-                                f"{g.dtype if is_array(g) else type(g).__name__}")
-            if g.shape != shape and self.broadcasts:
-                g = unbroadcast(g, shape)
-            if g.shape != shape:
-                raise ValueError(f"{self.name}, backward: gradient {i} has shape {g.shape}, its input {shape}")
-            if g.dtype != dtype:
-                g = g.astype(dtype)
-            if isinstance(to, Tensor):
-                yield to, g, backend.owns_data(g) and (g is not result or self._is_fresh(g, gradients, results))
-            else:
-                yield (to, index), g, False
-
-    def _is_fresh(self, g, gradients, results):
-        """Whether array g was made in this backward and given to one input alone, so that a leaf may keep it."""
-        known = itertools.chain(gradients, *(v if type(v) in (tuple, list) else (v,) for v in self.__dict__.values()))
-        return (not any(g is array for array in known)
-                and sum(g is result or getattr(result, "base", None) is g for result in results) == 1)
-
-    def _free(self):
-        """Let go of everything saved, and of the graph behind."""
-        self._parents = None
-        self.__dict__.clear()
-
-
-_EVERYTHING, _NOTHING = (True,) * 64, (False,) * 64
-_MIXED = ("mixed", "float")
 _depositing = threading.Lock()
-_clock = itertools.count()
-
-
-def unbroadcast(g, shape):
-    """Sum g over the axes that broadcasting added to `shape` or stretched from 1: what reaches the smaller input."""
-    added = g.ndim - len(shape)
-    if added < 0 or any(n not in (1, m) for n, m in zip(shape, g.shape[added:])):
-        return g                                    # nothing that broadcasting could have made
-    stretched = tuple(i + added for i, n in enumerate(shape) if n == 1)
-    return g.sum(axis=tuple(range(added)) + stretched, keepdims=True).reshape(shape)
 
 
 def backward(tensor, gradient=None):
@@ -250,7 +88,7 @@ def _walk(root, gradient):
             elif entry[1]:
                 entry[0] += g
             else:
-                entry[:] = xp_of(g).asarray(entry[0] + g), True
+                entry[:] = backend.total(entry[0], g), True
         op._free()
     for leaf, (g, mine) in waiting.items():
         _deposit(leaf, g, mine)

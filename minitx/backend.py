@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from minitx import special
+from minitx import memory, special
 
 HALF, SINGLE, DOUBLE = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 LONG, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
@@ -185,8 +185,8 @@ def set_default_device(device):
 
 
 def owns_data(x):
-    """Whether x is writeable and no view of another array."""
-    return x.base is None and (not isinstance(x, np.ndarray) or x.flags.writeable)
+    """Whether x is writeable and no view of another array: nobody else sees what is written there."""
+    return (x.base is None or memory.is_whole(x)) and (not isinstance(x, np.ndarray) or x.flags.writeable)
 
 
 def read_only(x):
@@ -273,6 +273,13 @@ def check_probability(name, p):
     """ValueError unless 0 <= p <= 1."""
     if not 0 <= p <= 1:
         raise ValueError(f"{name}: a probability lies between 0 and 1, got {p}")
+
+
+def total(a, b):
+    """a + b of two arrays of one shape, as a fresh array."""
+    if isinstance(a, np.ndarray):
+        return np.add(a, b, out=memory.empty(a.shape, a.dtype))
+    return xp_of(a).asarray(a + b)
 
 
 def row_dot(a, b):

@@ -92,14 +92,23 @@ class Optimizer:
         for p in self._parameters():
             if p.grad is not None:
                 self._check_gradient(p, p.grad)
-        for group, chosen in zip(self.param_groups, options):
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p.data, p.grad, self.state.setdefault(p, {}), **chosen)
-                    p.version += 1              # a graph that used the old values must not be walked now
+        changed = [(p, chosen) for group, chosen in zip(self.param_groups, options)
+                   for p in group["params"] if p.grad is not None]
+        self._update_all([(p.data, p.grad, self.state.setdefault(p, {}), chosen) for p, chosen in changed])
+        for p, _ in changed:
+            p.version += 1                      # a graph that used the old values must not be walked now
         self.steps += 1
 
+    def _update_all(self, updates):
+        """Change every array p of (p, its gradient g, its state, options)."""
+        for p, g, state, options in updates:
+            self._update(p, g, state, **options)
+
     def _check_gradient(self, p, g):
+        data = p.data
+        if g.__class__ is data.__class__ is np.ndarray and g.dtype.kind == "f" and g.shape == data.shape:
+            if data.flags.writeable:
+                return
         this = f"{self._name}: the parameter of shape {p.shape}"
         if not is_array(g) or g.dtype.kind != "f":
             kind = g.dtype if is_array(g) else type(g).__name__

@@ -13,7 +13,7 @@ FILES = sorted(HOUSE.rglob("*.py"))
 NAMES = [path.relative_to(HOUSE).as_posix() for path in FILES]
 
 # From the ground up. What stands in no row may not exist; `__init__` of the package itself only gathers names.
-FLOORS = [["special"], ["backend", "recording"], ["tensor", "arguments", "autograd"], ["creation", "ops"],
+FLOORS = [["memory", "special"], ["backend", "recording"], ["tensor", "arguments", "op", "autograd"], ["creation", "ops"],
           ["fused", "nn", "optim", "optimizer", "schedule"],
           ["models", "writing", "checkpoint", "training", "resume", "generate", "beam", "sampling", "interop"],
           ["proof", "__main__", "info"]]
@@ -59,7 +59,7 @@ def test_a_file_imports_its_own_floor_and_below(path):
         there = floor_of(module)
         if there is None:
             assert LEVEL[here] >= LEVEL["models"], f"{path.name} imports the whole house"
-        elif here == "autograd" and there == "fused":
+        elif here == "recording" and there == "fused":
             continue                                                # the registry look-up, lazily
         elif here == "fused":
             assert LEVEL[there] < LEVEL["nn"] or there == "fused", f"{path.name} imports {module}"
@@ -92,7 +92,7 @@ def test_what_is_no_part_of_python_or_numpy_is_imported_where_it_belongs(path, n
         assert root in ("minitx", "numpy") or root in sys.stdlib_module_names, f"{name} imports {module} at its top"
 
 
-LONGER = {"backend.py": 360}                                     # one seam
+LONGER = {"backend.py": 370}                                     # one seam
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

@@ -1,4 +1,6 @@
 """The command line."""
+import os
+import re
 import subprocess
 import sys
 
@@ -6,7 +8,9 @@ import numpy as np
 import pytest
 
 import minitx
+from minitx import fused
 from minitx.__main__ import main
+from minitx.fused.cpu import threads
 
 
 def test_help(capsys):
@@ -15,15 +19,48 @@ def test_help(capsys):
     assert "check" in text and "info" in text
 
 
-def test_info(capsys):
+def info(capsys):
+    """Its rows."""
     assert main(["info"]) == 0
-    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
-    assert list(rows) == ["minitx", "Python", "NumPy", "BLAS", "threads", "devices", "installed", "missing"]
+    return dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+
+
+def test_info(capsys):
+    rows = info(capsys)
+    assert list(rows) == ["minitx", "Python", "NumPy", "BLAS", "threads", "twins", "devices", "installed", "missing"]
     assert rows["minitx"].startswith(minitx.__version__) and rows["NumPy"] == np.__version__
     assert rows["Python"].startswith("%d.%d" % sys.version_info[:2])
     assert rows["devices"].startswith("cpu") and ("cuda:0" in rows["devices"]) == minitx.cuda.is_available()
     assert "processors" in rows["threads"]
     assert "torch" in rows["installed"] + rows["missing"]
+
+
+def test_info_says_which_twins_are_in_force_and_with_how_many_threads(capsys, monkeypatch):
+    monkeypatch.delenv("MINITX_PLAIN", raising=False)
+    names = info(capsys)["twins"].split("; ")[0].split(", ")
+    assert {"AdamW", "add", "gelu", "softmax"} <= set(names) and len(names) == len(fused.TWINS)
+    assert names == sorted(names, key=str.lower)
+    monkeypatch.setattr(threads, "count", lambda: 1)
+    assert re.search(r"; on 1 thread(?!s)", info(capsys)["twins"])
+    monkeypatch.setattr(threads, "count", lambda: 7)
+    assert "; on 7 threads" in info(capsys)["twins"]
+    monkeypatch.setenv("MINITX_PLAIN", "1")
+    assert info(capsys)["twins"] == "none: MINITX_PLAIN is set"
+
+
+def test_info_follows_the_threads_of_the_blas(capsys, monkeypatch):
+    monkeypatch.delenv("MINITX_PLAIN", raising=False)
+    limits = pytest.importorskip("threadpoolctl").threadpool_limits
+    with limits(1, user_api="blas"):
+        assert info(capsys)["twins"].endswith("; on 1 thread")
+
+
+def test_info_without_threadpoolctl():
+    code = "import sys; sys.modules['threadpoolctl'] = None; from minitx.__main__ import main; main(['info'])"
+    environ = {name: value for name, value in os.environ.items() if name != "MINITX_PLAIN"}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8", env=environ,
+                          timeout=60)
+    assert "; on 1 thread (pip install threadpoolctl for as many as the BLAS uses)\n" in done.stdout
 
 
 def test_info_says_why_there_is_no_gpu(capsys, monkeypatch):

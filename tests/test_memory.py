@@ -43,7 +43,7 @@ def test_a_hundred_rounds_leave_nothing_behind(traced, backward):
         del loss
         if i == 9:
             after_ten = traced()
-    assert abs(traced() - after_ten) <= 16 * 1024
+    assert abs(traced() - after_ten) <= 32 * 1024               # one array a round would be 90 KB
 
 
 def test_ten_relus_hold_what_they_saved_and_not_every_activation(traced):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import minitx as mt
-from minitx import ops
+from minitx import fused, ops
 from minitx.autograd import unbroadcast
 from minitx.ops.shape import To
 from minitx.proof.cases import cases, edges
@@ -16,6 +16,8 @@ SMOOTH = [case for some in cases().values() for case in some]
 CASES = SMOOTH + [case for some in edges().values() for case in some]
 FLOATS = [case for case in CASES if all(x.dtype.kind == "f" for x in case.inputs if isinstance(x, np.ndarray))]
 ALL = pytest.mark.parametrize("case", FLOATS, ids=[f"{case.op.name}-{case.label}" for case in FLOATS])
+
+fused.load(TWINS := {})
 
 
 def arrays_of(value):
@@ -87,16 +89,18 @@ def test_every_op_has_a_case():
 
 
 def card(op):
-    """The parts of a card: its head (sentence and shapes), and what stands under forward, backward and saved."""
+    """The parts of a card: its head (sentence and shapes), and what stands under forward, backward, saved and twin."""
     text = inspect.cleandoc(op.__doc__)
-    parts = re.split(r"^(forward|backward|saved) {2,}", text, flags=re.M)
+    parts = re.split(r"^(forward|backward|saved|twin) {2,}", text, flags=re.M)
     return {"head": parts[0], **dict(zip(parts[1::2], parts[2::2]))}
 
 
 @pytest.mark.parametrize("op", ops.OPS.values(), ids=ops.OPS)
 def test_every_op_has_its_card(op):
     parts = card(op)
+    twin = parts.pop("twin", None)
     assert list(parts) == ["head", "forward", "backward", "saved"], "forward, backward and saved, in this order"
+    assert twin == (f"{TWINS[op].__module__.replace('.', '/')}.py" if op in TWINS else None)
     sentence, shapes = re.split(r"\n\s*\n", parts["head"].strip(), maxsplit=1)
     assert sentence.rstrip().endswith((".", ")")) and "->" in shapes and op.__doc__.isascii()
     assert max(map(len, op.__doc__.splitlines())) <= 120

@@ -100,6 +100,8 @@ class GELU(Op):
                   u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
 
     saved         x (...)   g (...)
+
+    twin          minitx/fused/cpu/activation.py
     """
     promotion = "float"
 

@@ -11,6 +11,8 @@ class Add(Op):
     forward       y = a + b
     backward      da = dy      db = dy
     saved         nothing
+
+    twin          minitx/fused/cpu/arithmetic.py
     """
     broadcasts, promotion = True, "mixed"
 

@@ -26,6 +26,8 @@ class Attention(Op):
                   dq = scale ds k       dk = scale ds' q        dbias = ds
 
     saved         q (..., T, K)   k (..., S, K)   v (..., S, D)   p (..., T, S)   keep (..., T, S) bool, with dropout
+
+    twin          minitx/fused/cpu/attention.py
     """
     name = "scaled_dot_product_attention"
     broadcasts, promotion = True, "one"

@@ -12,6 +12,8 @@ class Embedding(Op):
     backward      dweight = zeros; dweight[ids] += dy           an id that occurs twice gets both gradients
                   dweight[padding_idx] = 0
     saved         ids (...)
+
+    twin          minitx/fused/cpu/embedding.py
     """
     promotion = "one"
 

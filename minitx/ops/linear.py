@@ -49,6 +49,8 @@ class Linear(Op):
                   dW = dy' x              dy and x as matrices of all their rows
                   db = sum dy             over every axis but the last
     saved         x (N, in)   weight (out, in)
+
+    twin          minitx/fused/cpu/linear.py
     """
     promotion = "one"
 

@@ -16,6 +16,8 @@ class CrossEntropy(Op):
                   y = sum of losses / n                         n = how many targets are not ignore_index
     backward      dx = (p - (1 - a) onehot(target) - a / V) dy / n      0 for an ignored row
     saved         p (N, V)   targets (N,)   counted (N,) bool
+
+    twin          minitx/fused/cpu/loss.py
     """
     name = "cross_entropy"
     promotion, wide_result = "float", True

@@ -21,6 +21,8 @@ class LayerNorm(Op):
                   dbeta  = sum dy
 
     saved         xhat (..., C)   r (..., 1)   gamma (C,)
+
+    twin          minitx/fused/cpu/norm.py
     """
     promotion = "one"
 

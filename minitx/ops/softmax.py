@@ -15,6 +15,8 @@ class Softmax(Op):
                                                                 in which everything is masked or -inf
     backward      dx = y (dy - <<dy, y>>)                       <<.,.>> = dot product along N
     saved         y (..., N)
+
+    twin          minitx/fused/cpu/softmax.py
     """
     promotion = "float"
 

@@ -68,7 +68,7 @@ def test_run(demo, capsys):
     assert demo.main(["--seed", "1"]) == 0
     printed = capsys.readouterr()
     assert "25/25" in printed.err and "9000 sums to learn from, 1000 held out" in printed.out
-    added = re.fullmatch(r"added (\d+) of 1000 pairs never shown", printed.out.splitlines()[-1])
+    added = re.fullmatch(r"added (\d+) of 1000 pairs never shown", printed.out.splitlines()[-2])
     wrong = re.search(r"^wrong: (\d+)$", printed.out, re.M)
     assert int(added[1]) + int(wrong[1]) == 1000
     assert len(re.findall("WRONG, it is", printed.out.partition("wrong: ")[2])) == 20

@@ -55,7 +55,7 @@ def test_verdicts_are_printed(demo, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "order: One is two." and lines[1].startswith("  claim: does not hold: 1 is not 2. ")
     assert lines[3] == "shift: One is one." and lines[4].startswith("  claim: holds: 1 is 1. ")
-    assert lines[-1] == "1 of 2 claims hold; the pictures: here" and Path("here").is_dir()
+    assert lines[-2] == "1 of 2 claims hold; the pictures: here" and Path("here").is_dir()
 
 
 class Stub:

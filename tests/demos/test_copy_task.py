@@ -62,7 +62,7 @@ def test_run(demo, capsys, arguments, shown):
     losses = [float(re.search(r"loss (\d+\.\d+)", line)[1]) for line in lines if line.startswith("epoch")]
     assert len(losses) == 10 and losses[0] == pytest.approx(np.log(12), abs=0.6)
     assert ("published 1.96" in printed.out) == ("--published" in arguments)
-    assert re.fullmatch(rf"trained on {shown} sequences in \d+ s; copied \d+ of 1000 others exactly", lines[-1])
+    assert re.fullmatch(rf"trained on {shown} sequences in \d+ s; copied \d+ of 1000 others exactly", lines[-2])
 
 
 def test_ctrl_c(demo, monkeypatch, capsys):

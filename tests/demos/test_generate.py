@@ -54,7 +54,7 @@ def demo():
 
 @pytest.fixture
 def run(demo, folders, capsys):
-    """run(family, *arguments): the texts that were printed, and the two last lines."""
+    """run(family, *arguments): the texts that were printed, and the three last lines."""
     def run(family, *arguments):
         assert demo.main([str(folders / family), *arguments]) == 0
         *texts, last = capsys.readouterr().out.split("\n\n")
@@ -94,14 +94,14 @@ def test_batch(run, family):
     """Prompts of unequal length give what each gives alone, one after the other."""
     prompts, greedy = ["a while", "if x is assigned to itself: Größe", "x"], ("--temperature", "0", "--tokens", "9")
     alone = [run(family, *greedy, "--prompt", prompt)[0] for prompt in prompts]
-    text, (speed, cache) = run(family, *greedy, "--prompt", *prompts)
+    text, (speed, cache, _) = run(family, *greedy, "--prompt", *prompts)
     assert text == "\n\n".join(alone) and len(set(alone)) > 1
     assert re.fullmatch(r"3 x \d+ tokens, [\d.]+ a second, the prompt apart", speed) and "cache of 3 rows of" in cache
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_a_prompt(run, family):
-    text, (speed, _) = run(family, "--tokens", "5")
+    text, (speed, _, _) = run(family, "--tokens", "5")
     assert text.startswith("Once upon a time") == (family in ("gpt2", "llama"))
     assert re.fullmatch(r"\d tokens, [\d.]+ a second, the prompt apart", speed)
     assert re.fullmatch(r"1 tokens, [\d.]+ s, with the prompt", run(family, "--tokens", "1")[1][0])
@@ -114,7 +114,7 @@ def test_nothing_after_the_end(run, folders, tmp_path):
     model.ln_f.bias.data[:] = model.wte.weight.data[0] * 100
     model.save_pretrained(tmp_path)
     shutil.copy(folders / "gpt2" / "tokenizer.json", tmp_path)
-    text, (speed, _) = run(tmp_path, "--prompt", "a while")
+    text, (speed, _, _) = run(tmp_path, "--prompt", "a while")
     assert text == "a while" and speed.startswith("1 tokens")
 
 
@@ -185,7 +185,7 @@ def test_cache(demo, folders, monkeypatch, capsys, family, dtype):
         caches.append(options["cache"]), write(*args, **options))[1])
     for rows, arguments in (1, []), (2, ["--prompt", "a", "and a longer one"]), (3, ["--beams", "3"]):
         assert demo.main([str(folders / family), "--tokens", "6", "--dtype", dtype, *arguments]) == 0
-        line, cache = capsys.readouterr().out.splitlines()[-1], caches.pop()
+        line, cache = capsys.readouterr().out.splitlines()[-2], caches.pop()
         own = cache.nbytes - cache.memory.nbytes
         read = f", and {cache.memory.nbytes:,} of what was read" if family in ("t5", "bart") else ""
         assert line == (f"the cache of {f'{rows} rows of ' if rows > 1 else ''}{cache.length} tokens is {own:,} bytes, "
@@ -206,7 +206,7 @@ def test_gpt2s_cache(demo):
 def test_beyond_the_context(run, family):
     """The cache keeps the beginning; what comes after it is written without one."""
     arguments = ["--prompt", "a", "--temperature", "0", "--tokens"]
-    text, (speed, cache) = run(family, *arguments, str(CONTEXT + 4))
+    text, (speed, cache, _) = run(family, *arguments, str(CONTEXT + 4))
     a_token = {"gpt2": 2 * 2 * 16 * 4, "llama": 2 * 2 * 8 * 4}[family]
     assert cache == f"the cache of {CONTEXT} tokens is {CONTEXT * a_token:,} bytes, {a_token} a token"
     assert speed.startswith(f"{CONTEXT + 4} tokens") and text.startswith(run(family, *arguments, str(CONTEXT))[0])

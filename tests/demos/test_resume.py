@@ -82,9 +82,9 @@ def state_file(name, resume):
 
 
 def results(printed, name):
-    """What was printed after the training, without times and the names of files."""
+    """What was printed after the training, without times, the names of files and the count of ops."""
     mark = {"vit_digits": "split 3 ", "char_lm": "the last evaluation"}.get(name, "\n\n")
-    return re.sub(r"\d+ s\b|: (whole|parts)$", "", printed.out[printed.out.index(mark):], flags=re.M)
+    return re.sub(r"\d+ s\b|: (whole|parts)$|^ops: .*", "", printed.out[printed.out.index(mark):], flags=re.M)
 
 
 def epochs(printed):

@@ -1,0 +1,25 @@
+"""The side wing: faster twins of ops, each with the plain op as the statement of what it computes.
+
+A twin is a subclass of its op with other halves; ``Op.apply`` takes it where the arrays are of one float dtype and its
+``fits`` agrees. ``minitx.plain_ops()`` and MINITX_PLAIN=1 keep to the plain ops.
+"""
+import importlib
+
+CPU = ("activation", "adamw", "arithmetic", "attention", "embedding", "linear", "loss", "norm", "softmax")
+TWINS: dict = {}             # {op: its twin}, and by its name the update of an optimiser
+
+
+def twin(cls):
+    """Register a subclass of an op as its twin. It has a static method ``fits(*arrays, **options)``, true for what it can do:
+    it sees the very inputs of forward, before any check, and must not raise."""
+    op = cls.__mro__[1]
+    cls.name = op.name                          # errors speak of the op
+    TWINS[op] = cls
+    return cls
+
+
+def load(table):
+    """Put every twin into a table {op: its twin}."""
+    for name in CPU:
+        importlib.import_module(f"minitx.fused.cpu.{name}")
+    table.update(TWINS)

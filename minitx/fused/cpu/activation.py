@@ -1,0 +1,90 @@
+"""GELU, value and slope in one walk."""
+import math
+
+import numpy as np
+
+from minitx import special
+from minitx.backend import quiet
+from minitx.fused import twin
+from minitx.fused.cpu.threads import BLOCK, in_blocks
+from minitx.memory import LEAST, empty
+from minitx.ops.activation import _CUBIC, _ROOT_2_PI, GELU
+
+
+@twin
+class FusedGELU(GELU):
+    """Forward computes the slope dy/dx while a block is in the cache, and that is all it keeps: backward multiplies once.
+
+    saved         slope (...)
+    """
+
+    @staticmethod
+    def fits(x, *, approximate="none"):
+        return type(x) is np.ndarray and x.nbytes >= LEAST
+
+    def forward(self, x, *, approximate="none"):
+        block = tanh_block if approximate == "tanh" else exact_block
+        y = empty(x.shape, x.dtype)
+        self.slope = empty(x.shape, x.dtype) if self.needs[0] else None
+        flat, out, slope = x.reshape(-1), y.reshape(-1), None if self.slope is None else self.slope.reshape(-1)
+
+        def piece(i, j):
+            x, into = flat[i:j], (out[i:j], None if slope is None else slope[i:j])
+            if -FAR < x.min() and x.max() < FAR:
+                block(x, *into)
+            else:
+                plainly(approximate, x, *into)
+
+        with quiet(x):
+            in_blocks(piece, x.size, BLOCK)
+        return y
+
+    def backward(self, dy):
+        dx = empty(dy.shape, dy.dtype)
+        flat, slope, out = dy.reshape(-1), self.slope.reshape(-1), dx.reshape(-1)
+        in_blocks(lambda i, j: np.multiply(flat[i:j], slope[i:j], out=out[i:j]), dy.size, 4 * BLOCK)
+        return dx,
+
+
+FAR = 1000.0            # what lies beyond, infinities and NaN are the plain op's
+
+
+def plainly(approximate, x, y, slope):
+    """A block with extraordinary numbers."""
+    op = GELU()
+    y[:] = op.forward(x, approximate=approximate)
+    if slope is not None:
+        slope[:], = op.backward(np.ones_like(x))
+
+
+def tanh_block(x, y, slope):
+    """g = 1 / (1 + exp(-2u)),  y = x g,  slope = g + y (1 - g) 2u'"""
+    square, g = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
+    np.multiply(x, x, out=square)
+    np.multiply(square, -2 * _ROOT_2_PI * _CUBIC, out=g)
+    g -= 2 * _ROOT_2_PI
+    g *= x                                          # -2u
+    np.exp(g, out=g)
+    g += 1
+    np.reciprocal(g, out=g)
+    np.multiply(x, g, out=y)
+    if slope is not None:
+        square *= 6 * _ROOT_2_PI * _CUBIC
+        square += 2 * _ROOT_2_PI                    # 2u'
+        np.multiply(y, g, out=slope)
+        np.subtract(y, slope, out=slope)
+        slope *= square
+        slope += g
+
+
+def exact_block(x, y, slope):
+    """g = P(Z < x),  y = x g,  slope = g + x exp(-x^2 / 2) / sqrt(2 pi)"""
+    g = special.normal_cdf(x)
+    np.multiply(x, g, out=y)
+    if slope is not None:
+        np.multiply(x, x, out=slope)
+        slope *= -0.5
+        np.exp(slope, out=slope)
+        slope *= x
+        slope *= 1 / math.sqrt(2 * math.pi)
+        slope += g
