@@ -3,7 +3,7 @@
 What the system has just given must be cleared page by page when it is first touched, and a training step that frees its
 arrays and asks for them again pays that anew every time: a tenth of it and more. ``empty`` keeps the memory. Its arrays lie
 in buffers that this file holds; a buffer that nobody else holds any more (its count of references says so) is given out
-again. Nothing has to be returned, and nobody can tell such an array from another.
+again. Nothing has to be returned, and such an array may be used like any other. ``release`` gives back what nobody uses.
 """
 import math
 import sys
@@ -55,10 +55,19 @@ def is_whole(x):
 
 def unused():
     """How many bytes are kept that nobody uses."""
-    return sum(buffer.nbytes for kept in list(_buffers.values()) for buffer in kept if _count(buffer) == _UNUSED)
+    n = 0
+    for kept in list(_buffers.values()):
+        for buffer in kept:
+            if _count(buffer) == _UNUSED:
+                n += buffer.nbytes
+    return n
 
 
 def release():
     """Give what nobody uses back to the system."""
     for kept in list(_buffers.values()):
-        kept[:] = [buffer for buffer in kept if _count(buffer) != _UNUSED]
+        used = []
+        for buffer in kept:
+            if _count(buffer) != _UNUSED:
+                used.append(buffer)
+        kept[:] = used

@@ -94,9 +94,9 @@ class Optimizer:
                 self._check_gradient(p, p.grad)
         changed = [(p, chosen) for group, chosen in zip(self.param_groups, options)
                    for p in group["params"] if p.grad is not None]
-        self._update_all([(p.data, p.grad, self.state.setdefault(p, {}), chosen) for p, chosen in changed])
         for p, _ in changed:
-            p.version += 1                      # a graph that used the old values must not be walked now
+            p.version += 1                      # a graph that used the old values must not be walked from now on
+        self._update_all([(p.data, p.grad, self.state.setdefault(p, {}), chosen) for p, chosen in changed])
         self.steps += 1
 
     def _update_all(self, updates):

@@ -7,7 +7,7 @@ import threading
 
 
 def all_plain():
-    """Whether MINITX_PLAIN keeps this process to the plain ops."""
+    """Whether MINITX_PLAIN keeps this process to the plain ops. What counts is what it says when the first op runs."""
     return os.environ.get("MINITX_PLAIN", "0") not in ("", "0")
 
 
@@ -15,10 +15,10 @@ class _Twins(dict):
     """{op: its twin}, empty until the first op is looked up: then the wing of twins is loaded."""
 
     def get(self, op):
-        self.get = super().get
         if not all_plain():
             from minitx import fused
             fused.load(self)
+        self.get = super().get
         return self.get(op)
 
 

@@ -37,7 +37,7 @@ def normal_cdf(x):
 
     To 3e-16 absolute in float64, 3e-7 in float32.
     """
-    return _in_blocks(_normal_cdf, x)
+    return _in_blocks(normal_cdf_of_block, x)
 
 
 def _in_blocks(function, x):
@@ -54,7 +54,8 @@ def _product(a, b):
     return np.multiply(a, b, out=memory.empty(a.shape, a.dtype))
 
 
-def _normal_cdf(x, y):
+def normal_cdf_of_block(x, y):
+    """normal_cdf of a one-dimensional block x, into y."""
     _erf(_product(x, math.sqrt(0.5)), y)
     y += 1
     y *= 0.5
@@ -66,17 +67,21 @@ def _erf(x, y):
 
 def _erf_single(x, y):
     """x times a quotient in x^2. At 3.96 that is a little above 1 already, and erf rounds to 1: so is all beyond."""
-    np.minimum(x, _level(3.96)[:x.size], out=y)
-    np.maximum(y, _level(-3.96)[:x.size], out=y)
+    _bound(x, 3.96, y)
     y *= _ratio(_SINGLE, _product(y, y))
-    np.minimum(y, _level(1.0)[:x.size], out=y)
-    np.maximum(y, _level(-1.0)[:x.size], out=y)
+    _bound(y, 1.0, y)
 
 
-@functools.cache
-def _level(value):
+def _bound(x, most, y):
+    """y = x cut at -most and most."""
+    np.minimum(x, _level(most, x.size), out=y)
+    np.maximum(y, _level(-most, x.size), out=y)
+
+
+@functools.lru_cache(maxsize=32)
+def _level(value, n):
     """A block of one number: beside an array NumPy's minimum uses the processor's vectors, beside a number it does not."""
-    return np.full(BLOCK, value, np.float32)
+    return np.full(n, value, np.float32)
 
 
 def _erf_double(x, y):
@@ -127,6 +132,7 @@ def scatter_add(index, values, n):
         for start, count in zip(starts.tolist(), counts.tolist()):
             np.add.reduce(values[start:start + count], axis=0, out=out[index[start]])
         return out
+    values = np.ascontiguousarray(values)
     out[index[starts]] = _rows(values, order[starts])
     for rank in range(1, counts.max()):
         at = starts[counts > rank] + rank

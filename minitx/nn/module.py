@@ -206,7 +206,9 @@ def _moved(array, device, dtype):
 
 def _memory(array):
     """The array that owns what `array` shows."""
-    return array if array.base is None else array.base
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return array
 
 
 def _same(a, b):

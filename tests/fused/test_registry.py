@@ -188,3 +188,14 @@ def test_thirty_steps_with_twins_and_without_give_the_same_losses(dtype, toleran
         plain, twins, _ = counted(lambda: list(train(dtype, 30)))
     assert twins == 0 and plain[-1] < 0.95 * plain[0]
     np.testing.assert_allclose(ours, plain, rtol=tolerance)
+
+
+def test_a_subclass_of_an_optimiser_keeps_its_own_update():
+    class Down(optim.AdamW):
+        def _update(self, p, g, state, **options):
+            p -= 1
+
+    p = mt.tensor([3.0, 5.0], requires_grad=True)
+    p.grad = np.ones(2, np.float32)
+    Down([p]).step()
+    assert p.tolist() == [2, 4]

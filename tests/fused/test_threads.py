@@ -48,6 +48,21 @@ def step(seed=0, dtype="float32", steps=2):
     return losses + [p.numpy() for p in model.parameters()]
 
 
+@pytest.mark.parametrize("forward, backward", [(2, 1), (1, 2)])
+def test_backward_may_have_other_threads_than_forward(two, forward, backward):
+    q, k, v = (mt.tensor(x, requires_grad=True) for x in np.random.default_rng(0).normal(size=(3, 5, 3, 90, 16)))
+    with limited(forward):
+        y = ops.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with limited(backward):
+        y.backward(v.data)
+    here = [x.grad for x in (q, k, v)]
+    q.grad = k.grad = v.grad = None
+    with mt.plain_ops():
+        ops.scaled_dot_product_attention(q, k, v, is_causal=True).backward(v.data)
+    for a, x in zip(here, (q, k, v)):
+        np.testing.assert_allclose(a, x.grad, rtol=1e-9, atol=1e-11)
+
+
 # ---- what comes out --------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("n", [1, 2])

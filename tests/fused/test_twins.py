@@ -22,7 +22,7 @@ from minitx.ops.norm import LayerNorm
 from minitx.ops.softmax import Softmax
 
 fused.load({})
-SMALL = {"LEAST": 1, "BLOCK": 40, "TILE": 4, "AT_ONCE": 30, "FEW_ROWS": 1, "OPERATIONS": 1}
+SMALL = {"LEAST": 1, "BLOCK": 40, "TILE": 4, "AT_ONCE": 30, "FEW_ROWS": 1, "FEW": 1, "OPERATIONS": 1}
 INF, NAN = np.inf, np.nan
 
 
@@ -102,6 +102,7 @@ def cross_entropy():
     yield [draw(6, 5)], dict(targets=np.array([0, 4, 4, 3, 1, 2], np.uint8), ignore_index=4)
     yield [draw(2, 3, 5)], dict(targets=np.array([[0, 4, 4], [3, 1, 2]]).T.copy().T)
     yield [draw(3, 5)], dict(targets=[0, 4, 2])
+    yield [draw(3, 5)], dict(targets=np.array([0, 4, 2], np.uint64))
     yield [np.full((3, 5), 3e38) * [1, -1, 1, -1, 1]], dict(targets=np.array([1, 1, 1]), reduction="sum")
 
 
@@ -133,8 +134,9 @@ CASES = {
     Linear: [*linear()],
     CrossEntropy: [*cross_entropy()],
     LayerNorm: [([x, draw(x.shape[-1]), beta], dict(eps=eps))
-                for x in rows(*FAR[:1], *ODD, draw(20, 33) + 30, np.zeros((3, 5)), draw(4, 700, scale=1e18),
-                              draw(3, 7, scale=1e-22)) for beta in (draw(x.shape[-1]), None) for eps in (1e-5, 1e-12)],
+                for x in rows(*FAR[:1], *ODD, draw(20, 33) + 30, np.zeros((3, 5)), np.full((5, 384), 1000.0),
+                              draw(4, 700, scale=1e18), draw(3, 7, scale=1e-22))
+                for beta in (draw(x.shape[-1]), None) for eps in (1e-5, 1e-12)],
     Softmax: [([x], dict(axis=axis)) for x in rows(*FAR, *ODD) for axis in (-1, x.ndim - 1)],
 }
 CASES = {op: [(*case, None)[:3] for case in cases] for op, cases in CASES.items()}
@@ -220,6 +222,17 @@ def both(op, arrays, options, needs=None, change=None):
 def test_a_twin_agrees_with_its_plain_op(small, pinned, op, arrays, options, needs):
     for dtype in (np.float32, np.float64):
         both(op, as_given(arrays, dtype), options, needs)
+
+
+def test_an_ignored_row_stays_zero_whatever_reaches_the_loss(small):
+    x, targets = draw(4, 5), np.array([1, -100, 2, -100])
+    dy = np.array([1.0, np.inf, 2.0, np.nan])
+    for op in (CrossEntropy, fused.TWINS[CrossEntropy]):
+        op = op()
+        op.forward(x, targets=targets, reduction="none")
+        with np.errstate(invalid="ignore"):
+            dx, = op.backward(dy)
+        assert not dx[1::2].any() and np.isfinite(dx).all()
 
 
 IN_EARNEST = [

@@ -22,7 +22,11 @@ def adamw(updates):
             continue
         arrays = [x.reshape(-1) for x in arrays]
         pieces += [(*(x[i:i + BLOCK] for x in arrays), state["step"], options) for i in range(0, p.size, BLOCK)]
-    share(_piece, pieces)
+    if sum(piece[0].size for piece in pieces) < BLOCK:              # for so few nobody is woken
+        for piece in pieces:
+            _piece(*piece)
+    else:
+        share(_piece, pieces)
     return left
 
 

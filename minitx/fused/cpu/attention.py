@@ -1,4 +1,4 @@
-"""Attention in tiles of queries: what the causal mask hides is never computed, and no array of all the scores is kept."""
+"""Attention in tiles of queries: what the causal mask hides is never computed, and of long texts no scores are kept."""
 import functools
 import math
 
@@ -16,19 +16,19 @@ from minitx.ops.extrema import finite_or_zero
 TILE = 64
 AT_ONCE = 1 << 16       # scores that are worked on at once, in as many heads as that takes
 SHORT = 256             # keys: for no more of them e is kept, which is sooner done than made again
-SAFE = 60.0             # exp of anything between -SAFE and SAFE, and sums of it, are ordinary numbers of float32
+SAFE = 30.0             # exp of anything between -SAFE and SAFE, sums of it and quotients are ordinary numbers in float32
 
 
 @twin
 class FusedAttention(Attention):
-    """Works on a few heads at a time, and on their queries in tiles. Backward computes e again. Dao et al. 2022,
-    "FlashAttention", section 3.1.
+    """Works on a few heads at a time, under the causal mask on their queries in tiles. Backward computes e again where there
+    are many keys. Dao et al. 2022, "FlashAttention", section 3.1.
 
     forward       e = exp(s - top)      o = e v / total         total = sum e; top = max s, or 0 where no s is large
     backward      the plain op's, with p = e / total: 1 / total goes to do, which is smaller
 
     saved         q (..., T, K)   k (..., S, K)   v (..., S, D)   o (..., T, D)   total (..., T, 1)
-                  top (..., T, 1), or None for 0   mask bool, broadcasts to (..., T, S)   keep (..., T, S) bool, with dropout
+                  top (..., T, 1), or None for 0   mask, keep bool (..., T, S), if there is one   e (..., T, S), for few keys
     """
 
     @staticmethod
@@ -49,12 +49,13 @@ class FusedAttention(Attention):
         mask = allowed(shape, mask, False, T, S)
         self.mask = None if mask is None else np.broadcast_to(mask, shape.shape)
         self.o, self.total = like_heads(q, v.shape[-1]), empty((*lead, T, 1), q.dtype)
-        self.kept, self.keeps = {}, S <= SHORT and any(self.needs)
+        self.e, self.keeps = {}, S <= SHORT and any(self.needs)
+        self.heads = list(enumerate(self.groups()))         # the same ones in backward, whatever the number of threads then
         with quiet(q):
             largest_q, largest_k, largest_v = (math.sqrt(row_dot(x, x).max(initial=0)) for x in (q, k, v))
             bound = abs(self.scale) * largest_q * largest_k + math.log(max(largest_v, 1))   # of s, and of ln |e v|
             self.top = None if bound <= SAFE else empty((*lead, T, 1), q.dtype)
-            share(self.forward_heads, list(enumerate(self.groups())))
+            share(self.forward_heads, self.heads)
         return self.o
 
     def forward_heads(self, group, index):
@@ -70,23 +71,21 @@ class FusedAttention(Attention):
             np.exp(e, out=e)
             np.matmul(e, ones[:n], out=total[..., i:j, 0])
             if self.keeps:
-                self.kept[group, i] = e
+                self.e[group, i] = e
                 e = e if self.keep is None else e.copy()
             self.drop(e, index, i, j, n)
             np.matmul(e, v[..., :n, :], out=o[..., i:j, :])
         total[total == 0] = 1                       # a query that sees nothing
         o *= self.gain / total
 
-    def backward(self, do, dp=None):
-        self.do = do
-        self.dq, self.dk, self.dv = (like_heads(x, x.shape[-1]) for x in (self.q, self.k, self.v))
+    def backward(self, do):
+        dq, dk, dv = (like_heads(x, x.shape[-1]) for x in (self.q, self.k, self.v))
         with quiet(do):
-            share(self.backward_heads, list(enumerate(self.groups())))
-        return self.dq, self.dk, self.dv, None
+            share(functools.partial(self.backward_heads, do, dq, dk, dv), self.heads)
+        return dq, dk, dv, None
 
-    def backward_heads(self, group, index):
-        q, k, v, o, total, do, dq, dk, dv = (x[index] for x in (self.q, self.k, self.v, self.o, self.total, self.do,
-                                                                self.dq, self.dk, self.dv))
+    def backward_heads(self, do, dq, dk, dv, group, index):
+        q, k, v, o, total, do, dq, dk, dv = (x[index] for x in (self.q, self.k, self.v, self.o, self.total, do, dq, dk, dv))
         k, v = np.ascontiguousarray(k), np.ascontiguousarray(v)
         do = do / total
         row = row_dot(do, o)[..., None]             # <<dp, p>> = <<do, o>>
@@ -94,7 +93,7 @@ class FusedAttention(Attention):
             do *= self.gain
         q = q * self.scale
         for i, j, n in self.tiles():
-            e = self.kept.pop((group, i), None)
+            e = self.e.pop((group, i), None)
             if e is None:
                 e = self.scores(q[..., i:j, :], k, index, i, j, n)
                 if self.top is not None:
@@ -125,7 +124,8 @@ class FusedAttention(Attention):
     def groups(self):
         """Indices into the leading axes that together go through every head, a few at a time."""
         lead, T, S = self.q.shape[:-2], self.q.shape[-2], self.k.shape[-2]
-        at_once = max(1, min(AT_ONCE // (min(T, TILE) * S), math.prod(lead) // (2 * count())))
+        heads, scores = math.prod(lead), (min(T, TILE) if self.is_causal else T) * S
+        at_once = heads if heads * scores <= 2 * AT_ONCE else max(1, min(AT_ONCE // scores, heads // (2 * count())))
         if len(lead) == 2 and at_once < lead[1]:
             return [(b, slice(h, h + at_once)) for b in range(lead[0]) for h in range(0, lead[1], at_once)]
         at_once = max(1, at_once // math.prod(lead[1:]))

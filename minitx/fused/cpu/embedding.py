@@ -13,7 +13,7 @@ class FusedEmbedding(Embedding):
 
     @staticmethod
     def fits(weight, *, ids, padding_idx=None):
-        return (type(weight) is type(ids) is np.ndarray and weight.ndim == 2
+        return (type(weight) is type(ids) is np.ndarray and weight.ndim == 2 and weight.flags.c_contiguous
                 and ids.size * weight.shape[-1] * weight.itemsize >= LEAST)
 
     def forward(self, weight, *, ids, padding_idx=None):

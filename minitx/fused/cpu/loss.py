@@ -15,7 +15,7 @@ from minitx.ops.loss import CrossEntropy
 class FusedCrossEntropy(CrossEntropy):
     """Forward keeps dx for dy = 1, which backward scales in place; where no gradient is wanted, nothing of that size.
 
-    saved         dx (N, V), with a gradient to come
+    saved         dx (..., V), with a gradient to come   ignored (...) bool, where there are such rows
     """
 
     @staticmethod
@@ -27,17 +27,19 @@ class FusedCrossEntropy(CrossEntropy):
         if targets.shape != logits.shape[:-1]:
             raise ValueError(f"logits (..., V) need targets (...); targets have shape {targets.shape}")
         V = logits.shape[-1]
-        self.shape, self.reduction = logits.shape, reduction
+        self.reduction = reduction
         x, targets = logits.reshape(-1, V), targets.ravel()
         counted = targets != ignore_index
         n = int(np.count_nonzero(counted))
         ignored = n < len(targets)
+        self.ignored = ~counted.reshape(logits.shape[:-1]) if ignored else None
         backend.check_index(targets[counted] if ignored else targets, V)
         targets = np.where(counted, targets, 0) if ignored else targets
         n = max(n, 1) if reduction == "mean" else 1
-        chosen = targets + np.arange(0, x.size, V)          # where each row's target stands in all the numbers
+        chosen = targets.astype(np.intp) + np.arange(0, x.size, V)          # where each row's target stands
         loss = np.empty(len(x), x.dtype)
-        self.dx = dx = empty(x.shape, x.dtype) if self.needs[0] else None
+        self.dx = empty(logits.shape, x.dtype) if self.needs[0] else None
+        dx = None if self.dx is None else self.dx.reshape(-1, V)
         ones = np.ones(V, x.dtype)
 
         def block(i, j):
@@ -60,15 +62,18 @@ class FusedCrossEntropy(CrossEntropy):
                     into[~counted[i:j]] = 0
 
         with quiet(x):
-            in_blocks(block, len(x), max(1, BLOCK // V))
+            in_blocks(block, len(x), max(1, BLOCK // V), products=True)
             if ignored:
                 loss[~counted] = 0
-            return loss.reshape(self.shape[:-1]) if reduction == "none" else np.add.reduce(loss / n)
+            return loss.reshape(logits.shape[:-1]) if reduction == "none" else np.add.reduce(loss / n)
 
     def backward(self, dy):
-        dx = self.dx
-        if self.reduction == "none":
-            dx *= dy.reshape(-1, 1)
-        elif dy != 1:
-            dx *= dy
-        return dx.reshape(self.shape),
+        dx = vars(self).pop("dx")                           # given away whole: a leaf need not copy it
+        with quiet(dx):
+            if self.reduction == "none":
+                dx *= dy[..., None]
+            elif dy != 1:
+                dx *= dy
+        if self.ignored is not None:
+            dx[self.ignored] = 0
+        return dx,

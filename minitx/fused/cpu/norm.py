@@ -21,11 +21,11 @@ class FusedLayerNorm(LayerNorm):
         y, self.xhat, self.r = (empty(shape, x.dtype) for shape in (x.shape, x.shape, x.shape[:-1] + (1,)))
         self.gamma = gamma
         x, out, xhat, r = (a.reshape(-1, a.shape[-1]) for a in (x, y, self.xhat, self.r))
-        mean = np.full(C, 1 / C, x.dtype)
+        ones = np.ones(C, x.dtype)
 
         def block(i, j):
             c, r_ = xhat[i:j], r[i:j]
-            np.subtract(x[i:j], (x[i:j] @ mean)[:, None], out=c)
+            np.subtract(x[i:j], (x[i:j] @ ones)[:, None] / C, out=c)
             square = np.vecdot(c, c)
             if np.isfinite(square).all():
                 np.divide(1, np.sqrt(square / C + eps), out=r_[:, 0])
@@ -39,7 +39,7 @@ class FusedLayerNorm(LayerNorm):
                 out[i:j] += beta
 
         with np.errstate(over="ignore"):
-            in_blocks(block, len(x), max(1, BLOCK // C))
+            in_blocks(block, len(x), max(1, BLOCK // C), products=True)
         return y
 
     def backward(self, dy):
@@ -61,6 +61,6 @@ class FusedLayerNorm(LayerNorm):
             g -= t
             g *= r[i:j]
 
-        in_blocks(block, len(dy), step)
+        in_blocks(block, len(dy), step, products=True)
         dgamma, dbeta = np.sum([sums[i] for i in sorted(sums)], axis=0)
         return dx, dgamma, dbeta

@@ -32,7 +32,7 @@ class FusedSoftmax(Softmax):
                 probabilities(rows, -1, None)
 
         with quiet(x):
-            in_blocks(block, len(x), max(1, BLOCK // N))
+            in_blocks(block, len(x), max(1, BLOCK // N), products=True)
         return self.y
 
     def backward(self, dy):

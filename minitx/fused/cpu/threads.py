@@ -14,21 +14,22 @@ import threading
 
 BLOCK = 1 << 16                 # elements of a block: few enough for the cache, and enough that a call of NumPy costs little
 LARGE = 4                       # times: how much larger blocks are for several threads
+FEW = 4                         # blocks, below which one thread is done before another has woken
 OPERATIONS = 1 << 22            # the least part of a product that is worth a piece of its own
 
 
-def in_blocks(task, n, block):
-    """Call task(i, j) for all of 0 .. n in blocks of rows i to j, on all threads.
+def in_blocks(task, n, block, products=False):
+    """Call task(i, j) for all of 0 .. n in blocks of rows i to j, on all threads. `products`: the task calls the BLAS.
 
     One thread takes `block` rows at a time. Several take larger pieces: they wait for each other at every call of NumPy,
     and a call must be long beside such a wait.
     """
     threads = count()
-    if threads > 1 and n >= block:                  # for less than a block nobody is woken
+    if threads > 1 and n >= FEW * block:
         block = min(LARGE * block, -(-n // (2 * threads)))
         share(task, [(i, min(i + block, n)) for i in range(0, n, block)])
     else:
-        with alone():
+        with alone() if products else contextlib.nullcontext():
             for i in range(0, n, block):
                 task(i, min(i + block, n))
 
@@ -68,7 +69,7 @@ def _taking_turns(task, items):
 
 # ---- the BLAS --------------------------------------------------------------------------------------------------------
 
-_before: list[int] = []                 # how many threads each library had, while it is held to one
+_before: tuple[int, ...] = ()           # how many threads each library had, while it is held to one
 
 
 @functools.cache
@@ -84,8 +85,8 @@ def _libraries():
 
 def count():
     """How many threads may work: as many as the BLAS would use."""
-    libraries = _libraries()
-    return (_before or [libraries[0].get_num_threads()])[0] if libraries else 1
+    libraries, before = _libraries(), _before
+    return before[0] if before else libraries[0].get_num_threads() if libraries else 1
 
 
 @contextlib.contextmanager
@@ -94,18 +95,25 @@ def alone():
 
     Only the main thread steers it: OpenBLAS does not listen to others.
     """
+    global _before
     if _before or count() == 1 or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _before[:] = [library.get_num_threads() for library in _libraries()]
     try:
+        _before = tuple(library.get_num_threads() for library in _libraries())
         for library in _libraries():
             library.set_num_threads(1)
         yield
     finally:
-        for library, n in zip(_libraries(), _before):
-            library.set_num_threads(n)
-        _before.clear()
+        _give_back()
+
+
+def _give_back():
+    """Let the BLAS have the threads that it had."""
+    global _before
+    for library, n in zip(_libraries(), _before):
+        library.set_num_threads(n)
+    _before = ()
 
 
 # ---- the threads -----------------------------------------------------------------------------------------------------
@@ -155,6 +163,7 @@ def _forget():
     global _helping
     _helping = threading.Lock()
     _helpers.clear()
+    _give_back()
 
 
 if hasattr(os, "register_at_fork"):
