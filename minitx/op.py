@@ -3,6 +3,7 @@ import itertools
 import re
 
 import numpy as np
+from numpy import ndarray
 
 from minitx import backend
 from minitx.arguments import EXPLAINED, WEAK, bare, explain, promote, raw
@@ -48,29 +49,26 @@ class Op:
     @classmethod
     def apply(cls, *inputs, **options):
         """Run the op on Tensors, arrays and numbers, record it if a gradient may be asked for, and return Tensors."""
-        arrays, parents, recorded, dtype, uniform, recording = [], [], False, None, True, mode.recording
+        arrays, recorded, dtype, uniform = [], False, None, True
         for x in inputs:
-            parent = None
             if isinstance(x, Tensor):
                 array = x.data
-                if recording and x.requires_grad:
-                    recorded, node = True, x.node
-                    parent = ((x, x.version, array.shape, array.dtype) if node is None else
-                              (node, x.index, array.shape, array.dtype))
+                recorded = recorded or x.requires_grad
             else:
                 array = raw(cls.name, x, weak=cls.promotion in _MIXED and cls.broadcasts)
             arrays.append(array)
-            parents.append(parent)
-            if array.__class__ not in WEAK and array.dtype is not dtype:
-                uniform = dtype is None and (array.dtype is SINGLE or array.dtype is DOUBLE)
-                dtype = array.dtype
-        for key, value in options.items():
-            if value.__class__ not in _BARE:
-                options[key] = bare(cls.name, value)
+            if array.__class__ not in WEAK and (its := array.dtype) is not dtype:
+                uniform = dtype is None and (its is SINGLE or its is DOUBLE)
+                dtype = its
+        if options:
+            for key, value in options.items():
+                if value.__class__ not in _BARE:
+                    options[key] = bare(cls.name, value)
 
+        if recorded:
+            recorded = mode.recording
         uniform = uniform and dtype is not None
-        twin = mode.twins.get(cls) if uniform else None
-        if twin is not None and twin.fits(*arrays, **options):
+        if uniform and (twin := mode.twins.get(cls)) is not None and twin.fits(*arrays, **options):
             cls = twin
             ran["twins"] += 1
         else:
@@ -78,7 +76,17 @@ class Op:
         op = cls.__new__(cls)
         op._half, op._parents, op.needs = False, None, _NOTHING
         if recorded:
-            op._parents, op.needs, op._order = parents, [parent is not None for parent in parents], next(_clock)
+            needs, parents = op.needs, op._parents = [], []
+            op._order = next(_clock)
+            for x in inputs:
+                if isinstance(x, Tensor) and x.requires_grad:
+                    array, node = x.data, x.node
+                    parents.append((x, x.version, array.shape, array.dtype) if node is None else
+                                   (node, x.index, array.shape, array.dtype))
+                    needs.append(True)
+                else:
+                    parents.append(None)
+                    needs.append(False)
         try:
             if not uniform and cls.promotion:
                 arrays, op._half = promote(cls, arrays)
@@ -97,7 +105,7 @@ class Op:
 
     def _wrap(self, array, index, recorded):
         """A Tensor around one output. NumPy made a scalar of a 0-d result: it becomes an array again."""
-        if not isinstance(array, np.ndarray):
+        if array.__class__ is not ndarray:
             array = self._as_array(array)
         if self._half and not self.wide_result:
             array = array.astype(HALF)

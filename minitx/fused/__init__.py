@@ -5,7 +5,7 @@ A twin is a subclass of its op with other halves; ``Op.apply`` takes it where th
 """
 import importlib
 
-CPU = ("activation", "adamw", "arithmetic", "attention", "embedding", "linear", "loss", "norm", "softmax")
+CPU = ("activation", "adamw", "attention", "embedding", "linear", "loss", "norm", "softmax")
 TWINS: dict = {}             # {op: its twin}, and by its name the update of an optimiser
 
 

@@ -12,7 +12,6 @@ class Add(Op):
     backward      da = dy      db = dy
     saved         nothing
 
-    twin          minitx/fused/cpu/arithmetic.py
     """
     broadcasts, promotion = True, "mixed"
 
