@@ -20,4 +20,5 @@ class FusedEmbedding(Embedding):
         ids = backend.follow(ids, weight)
         backend.check_index(ids, len(weight))
         self.ids, self.rows, self.padding_idx = ids, len(weight), padding_idx
-        return np.take(weight, ids, axis=0, out=empty(ids.shape + weight.shape[1:], weight.dtype), mode="clip")
+        rows = ids.astype(np.intp, copy=False)
+        return np.take(weight, rows, axis=0, out=empty(ids.shape + weight.shape[1:], weight.dtype), mode="clip")
