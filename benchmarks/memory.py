@@ -96,7 +96,9 @@ def main():
     if args.side:
         print(measure_here(args.side, args.only[0], args.threads[0]))
     else:
-        report((row for threads in args.threads for name in args.only for row in measure(name, threads, args.pairs)), args)
+        rows = report((row for threads in args.threads for name in args.only for row in measure(name, threads, args.pairs)),
+                      args)
+        return 1 if any(row.missed for row in rows) else 0
     return 0
 
 

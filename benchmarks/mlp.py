@@ -20,6 +20,7 @@ import minitx as mt
 from minitx import nn, ops, optim
 
 RATE, BATCHES = 0.1, 16
+DIFFERENT = "does not compute the same"
 SMALL, LARGE = (64, 32, 10, 32), (784, 128, 10, 128)    # widths, and the batch
 SIDES = {"autograd": (SMALL, 0.3), "mygrad": (SMALL, 0.3), "mygrad_unguarded": (SMALL, None),
          "by_hand": (LARGE, 1.15)}
@@ -99,10 +100,10 @@ def agree(ours, theirs, batches, our_weights, their_weights):
     for batch in batches[:3]:
         here, there = ours(*batch), theirs(*batch)
         if not abs(here - there) <= 1e-5 * max(1, abs(here)):
-            return f"does not compute the same: losses {here} and {there}"
+            return f"{DIFFERENT}: losses {here} and {there}"
     wide = [w.dtype for w in their_weights if w.dtype != np.float32]
     gap = max(np.abs(a - b).max() for a, b in zip(our_weights, their_weights))
-    return f"weights of {wide[0]}" if wide else "" if gap <= 1e-5 else f"does not compute the same: weights differ by {gap}"
+    return f"weights of {wide[0]}" if wide else "" if gap <= 1e-5 else f"{DIFFERENT}: weights differ by {gap}"
 
 
 def measure(name, threads, pairs):
@@ -131,8 +132,8 @@ def measure(name, threads, pairs):
 
 def main():
     args = options(__doc__, SIDES, threads=[1]).parse_args()
-    report((measure(name, threads, args.pairs) for threads in args.threads for name in args.only), args)
-    return 0
+    rows = report((measure(name, threads, args.pairs) for threads in args.threads for name in args.only), args)
+    return 1 if any(row.note.startswith(DIFFERENT) for row in rows) else 0
 
 
 if __name__ == "__main__":
