@@ -105,20 +105,19 @@ class Optimizer:
             self._update(p, g, state, **options)
 
     def _check_gradient(self, p, g):
-        data = p.data
-        if g.__class__ is data.__class__ is np.ndarray and g.dtype.kind == "f" and g.shape == data.shape:
-            if data.flags.writeable:
-                return
-        this = f"{self._name}: the parameter of shape {p.shape}"
         if not is_array(g) or g.dtype.kind != "f":
             kind = g.dtype if is_array(g) else type(g).__name__
-            raise TypeError(f"{this} needs an array of floats as gradient, got {kind} of shape {np.shape(g)}")
+            raise TypeError(f"{self._this(p)} needs an array of floats as gradient, got {kind} of shape {np.shape(g)}")
         if g.shape != p.shape:
-            raise ValueError(f"{this} has a gradient of shape {g.shape}")
+            raise ValueError(f"{self._this(p)} has a gradient of shape {g.shape}")
         if backend.device_of(g) != p.device:
-            raise TypeError(f"{this} is on {p.device}, its gradient on {backend.device_of(g)}; move one")
+            raise TypeError(f"{self._this(p)} is on {p.device}, its gradient on {backend.device_of(g)}; move one")
         if not getattr(p.data.flags, "writeable", True):        # CuPy has no such flag
-            raise ValueError(f"{this} is read-only: make it from a copy of its data")
+            raise ValueError(f"{self._this(p)} is read-only: make it from a copy of its data")
+
+    def _this(self, p):
+        """What an error calls a parameter."""
+        return f"{self._name}: the parameter of shape {p.shape}"
 
     def state_dict(self):
         """{"steps", "state": a dict for each parameter, "param_groups": options, and the numbers of their parameters}.

@@ -11,7 +11,6 @@ class Add(Op):
     forward       y = a + b
     backward      da = dy      db = dy
     saved         nothing
-
     """
     broadcasts, promotion = True, "mixed"
 

@@ -8,6 +8,16 @@ import minitx as mt
 from minitx import ops
 
 
+@pytest.fixture(autouse=True, params=["as it runs", "plain"])
+def form(request):
+    """Its twin takes arrays of any size: the plain op has its turn too."""
+    if request.param == "plain":
+        with mt.plain_ops():
+            yield
+    else:
+        yield
+
+
 def both(logits, targets, dtype=np.float64, **options):
     logits = mt.tensor(np.array(logits, dtype), requires_grad=True)
     loss = ops.cross_entropy(logits, targets, **options)

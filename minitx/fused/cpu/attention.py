@@ -13,7 +13,7 @@ from minitx.ops.attention import Attention, allowed
 from minitx.ops.dropout import gain_of
 from minitx.ops.extrema import finite_or_zero
 
-TILE = 64
+TILE = 64               # queries of a tile under the causal mask: of its last keys a triangle is hidden
 AT_ONCE = 1 << 16       # scores that are worked on at once, in as many heads as that takes
 SHORT = 256             # keys: for no more of them e is kept, which is sooner done than made again
 SAFE = 30.0             # exp of anything between -SAFE and SAFE, sums of it and quotients are ordinary numbers in float32
