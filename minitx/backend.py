@@ -198,15 +198,16 @@ def read_only(x):
 # ---- arrays from outside ---------------------------------------------------------------------------------------------
 
 def make_array(data, dtype=None, device=None):
-    """A fresh array from Python data or an array, by minitx's rules of dtype.
+    """A fresh array from Python data or an array, by minitx's rules of dtype, in C order.
 
     Python floats, and lists of them, become the default dtype, ints int64, bools bool; arrays keep theirs. NumPy scalars
-    count as Python numbers. TypeError for what is neither a number nor a bool (strings, objects, complex numbers).
+    count as Python numbers. With no device named, host data goes to the default one; what is on a GPU stays there.
+    TypeError for what is neither a number nor a bool (strings, objects, complex numbers).
     """
     dtype = None if dtype is None else np.dtype(dtype)
     if is_array(data):
         data = plain(data)
-        array = data.astype(dtype or data.dtype, copy=True)
+        array = data.astype(dtype or data.dtype, order="C", copy=True)
     else:
         array = np.array(data)
         if dtype is None:
@@ -218,7 +219,7 @@ def make_array(data, dtype=None, device=None):
     if array.dtype.kind not in "fiub":
         raise TypeError(f"a Tensor holds floats, integers or bools; this data is {array.dtype} "
                         "(ragged lists, strings and complex numbers have no place in one)")
-    return array if device is None and is_array(data) else to_device(array, device)
+    return array if device is None and not isinstance(array, np.ndarray) else to_device(array, device)
 
 
 def filled(shape, value, dtype, device):

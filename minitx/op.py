@@ -49,7 +49,7 @@ class Op:
     @classmethod
     def apply(cls, *inputs, **options):
         """Run the op on Tensors, arrays and numbers, record it if a gradient may be asked for, and return Tensors."""
-        arrays, recorded, dtype, uniform = [], False, None, True
+        arrays, recorded, dtype, uniform, kind = [], False, None, True, None
         for x in inputs:
             if isinstance(x, Tensor):
                 array = x.data
@@ -59,7 +59,7 @@ class Op:
             arrays.append(array)
             if array.__class__ not in WEAK and (its := array.dtype) is not dtype:
                 uniform = dtype is None and (its is SINGLE or its is DOUBLE)
-                dtype = its
+                dtype, kind = its, array.__class__
         if options:
             for key, value in options.items():
                 if value.__class__ not in _BARE:
@@ -68,7 +68,8 @@ class Op:
         if recorded:
             recorded = mode.recording
         uniform = uniform and dtype is not None
-        if uniform and (twin := mode.twins.get(cls)) is not None and twin.fits(*arrays, **options):
+        twin = mode.twins.get(cls if kind is ndarray else ("cuda", cls)) if uniform else None
+        if twin is not None and twin.fits(*arrays, **options):
             cls = twin
             ran["twins"] += 1
         else:

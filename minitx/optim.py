@@ -70,8 +70,10 @@ class AdamW(Optimizer):
             if not state:
                 state.update(step=0, m=xp_of(p).zeros_like(p, dtype=wide(p)), v=xp_of(p).zeros_like(p, dtype=wide(p)))
             state["step"] += 1
-        twin = mode.twins.get("AdamW") if type(self) is AdamW else None
-        super()._update_all(updates if twin is None else twin(updates))
+        for key in ("AdamW", ("cuda", "AdamW")) if type(self) is AdamW else ():
+            twin = mode.twins.get(key)
+            updates = twin(updates) if updates and twin else updates        # what a twin does not do is left
+        super()._update_all(updates)
 
     def _update(self, p, g, state, *, lr, b1, b2, eps, weight_decay):
         xp, t = xp_of(p), state["step"]

@@ -6,20 +6,30 @@ A twin is a subclass of its op with other halves; ``Op.apply`` takes it where th
 import importlib
 
 CPU = ("activation", "adamw", "attention", "embedding", "linear", "loss", "norm", "softmax")
-TWINS: dict = {}             # {op: its twin}, and by its name the update of an optimiser
+CUDA: tuple[str, ...] = ()
+TWINS: dict = {}        # {op: its twin, ("cuda", op): that for CuPy's arrays}; an optimiser's update stands there by its name
 
 
 def twin(cls):
-    """Register a subclass of an op as its twin. It has a static method ``fits(*arrays, **options)``, true for what it can do:
-    it sees the very inputs of forward, before any check, and must not raise."""
+    """Register a subclass of an op as its twin for NumPy arrays. It has a static method ``fits(*arrays, **options)``, true
+    for what it can do: it sees the very inputs of forward, before any check, and must not raise."""
     op = cls.__mro__[1]
     cls.name = op.name                          # errors speak of the op
     TWINS[op] = cls
     return cls
 
 
+def cuda_twin(cls):
+    """Register a subclass of an op as its twin for CuPy arrays: as `twin` does."""
+    op = cls.__mro__[1]
+    cls.name = op.name
+    TWINS["cuda", op] = cls
+    return cls
+
+
 def load(table):
     """Put every twin into a table {op: its twin}."""
-    for name in CPU:
-        importlib.import_module(f"minitx.fused.cpu.{name}")
+    for wing, names in (("cpu", CPU), ("cuda", CUDA)):
+        for name in names:
+            importlib.import_module(f"minitx.fused.{wing}.{name}")
     table.update(TWINS)

@@ -3,7 +3,6 @@ import numpy as np
 
 from minitx import backend
 from minitx.autograd import Tensor
-from minitx.backend import is_array
 from minitx.nn import init
 
 
@@ -34,7 +33,4 @@ class Buffer(Tensor):
 
 def _own(data):
     """A C-ordered copy of a Tensor, an array or Python numbers."""
-    data = data.data if isinstance(data, Tensor) else data
-    if not is_array(data):
-        return backend.make_array(data)
-    return data.copy()                                      # in C order, whatever the order was
+    return data.data.copy() if isinstance(data, Tensor) else backend.make_array(data)
