@@ -115,28 +115,30 @@ def _polynomial(coefficients, t):
 def scatter_add(index, values, n):
     """Add up the rows of `values` that share an index. index (N,), values (N, C) -> (n, C)
 
-    np.add.at does this one element at a time. Here the rows are sorted by index; then either each index sums its own
-    segment, or the first row of every index is put in its place and the second, third ... are added, all of one rank
-    together: whichever needs fewer calls.
+    np.add.at does this one element at a time. Here either each index sums its own rows, brought together by sorting; or
+    all rows are written to their places, where the last one of an index stays, and the others are added in rounds, in
+    each of them one row of every index that has any left: whichever needs fewer calls.
     """
     out = memory.empty((n,) + values.shape[1:], values.dtype)
     out[...] = 0
-    if not len(index):
+    index = index.astype(np.intp, copy=False)
+    counts = np.bincount(index, minlength=n)
+    used = np.flatnonzero(counts)
+    if len(used) <= counts.max(initial=0):
+        values = values[np.argsort(index, kind="stable")]
+        ends = np.cumsum(counts[used])
+        for i, start, end in zip(used.tolist(), (ends - counts[used]).tolist(), ends.tolist()):
+            np.add.reduce(values[start:end], axis=0, out=out[i])
         return out
-    order = np.argsort(index, kind="stable")
-    index = index[order]
-    starts = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))
-    counts = np.diff(starts, append=len(index))
-    if len(starts) <= counts.max():
-        values = values[order]
-        for start, count in zip(starts.tolist(), counts.tolist()):
-            np.add.reduce(values[start:start + count], axis=0, out=out[index[start]])
-        return out
-    values = np.ascontiguousarray(values)
-    out[index[starts]] = _rows(values, order[starts])
-    for rank in range(1, counts.max()):
-        at = starts[counts > rank] + rank
-        out[index[at]] += _rows(values, order[at])                  # no index twice within one rank
+    out[index] = values
+    rows, last = np.arange(len(index)), np.empty(n, np.intp)
+    last[index] = rows
+    rows = rows[last[index] != rows]
+    while len(rows):
+        last[index[rows]] = rows
+        chosen = last[index[rows]] == rows                          # of every index one
+        out[index[rows[chosen]]] += _rows(values, rows[chosen])
+        rows = rows[~chosen]
     return out
 
 
