@@ -22,14 +22,16 @@ class Op:
     broadcasts    the inputs broadcast against each other: the engine sums each gradient back to its input's shape
     promotion     None: arrays come as they are. "mixed": integers beside floats become floats. "float": all become floats.
                   "same" and "one": as these two, and two different float dtypes are a TypeError. Except with None, float16
-                  on the CPU is computed in float32 and rounded once
+                  is computed in float32 and rounded once
+    native_half   but on a GPU as it is, where all inputs are float16: an op that adds, multiplies or copies each number
+                  once, or a product of matrices, which adds up in float32 there
     wide_result   a float16 op's result stays float32 (losses)
     """
 
     __slots__ = ("needs", "_parents", "_order", "_outputs", "_half", "__dict__", "__weakref__")
     broadcasts = False
     promotion: str | None = None
-    wide_result = False
+    native_half = wide_result = False
     name = "op"
 
     def __init_subclass__(cls, **options):
@@ -58,7 +60,7 @@ class Op:
                 array = raw(cls.name, x, weak=cls.promotion in _MIXED and cls.broadcasts)
             arrays.append(array)
             if array.__class__ not in WEAK and (its := array.dtype) is not dtype:
-                uniform = dtype is None and (its is SINGLE or its is DOUBLE)
+                uniform = uniform and (its in _UNIFORM if dtype is None else its == dtype)     # pickle makes new dtypes
                 dtype, kind = its, array.__class__
         if options:
             for key, value in options.items():
@@ -67,7 +69,13 @@ class Op:
 
         if recorded:
             recorded = mode.recording
-        uniform = uniform and dtype is not None
+        uniform, half = uniform and dtype is not None, False
+        if not uniform and cls.promotion:
+            try:
+                arrays, half = promote(cls, arrays)
+            except EXPLAINED as error:
+                raise explain(cls.name, error, arrays) from error
+            uniform = half                                              # now all that were floats are float32
         twin = mode.twins.get(cls if kind is ndarray else ("cuda", cls)) if uniform else None
         if twin is not None and twin.fits(*arrays, **options):
             cls = twin
@@ -75,7 +83,7 @@ class Op:
         else:
             ran["plain"] += 1
         op = cls.__new__(cls)
-        op._half, op._parents, op.needs = False, None, _NOTHING
+        op._half, op._parents, op.needs = half, None, _NOTHING
         if recorded:
             needs, parents = op.needs, op._parents = [], []
             op._order = next(_clock)
@@ -89,8 +97,6 @@ class Op:
                     parents.append(None)
                     needs.append(False)
         try:
-            if not uniform and cls.promotion:
-                arrays, op._half = promote(cls, arrays)
             result = op.forward(*arrays, **options)
         except EXPLAINED as error:
             raise explain(cls.name, error, arrays) from error
@@ -183,6 +189,7 @@ class Op:
 
 _EVERYTHING, _NOTHING = (True,) * 64, (False,) * 64
 _MIXED = ("mixed", "float")
+_UNIFORM = (SINGLE, DOUBLE)
 _BARE = {bool, int, float, str, type(None), np.ndarray}                 # options that are passed on as they are
 _clock = itertools.count()
 
@@ -193,4 +200,5 @@ def unbroadcast(g, shape):
     if added < 0 or any(n not in (1, m) for n, m in zip(shape, g.shape[added:])):
         return g                                    # nothing that broadcasting could have made
     stretched = tuple(i + added for i, n in enumerate(shape) if n == 1)
-    return g.sum(axis=tuple(range(added)) + stretched, keepdims=True).reshape(shape)
+    wide = SINGLE if g.dtype == HALF else None      # many float16 are added up in float32
+    return g.sum(axis=tuple(range(added)) + stretched, dtype=wide, keepdims=True).reshape(shape)

@@ -35,7 +35,7 @@ def forward(case, inputs=None):
 
 
 def cotangents(ys):
-    return [np.asarray(np.random.default_rng(i).normal(size=np.shape(y))).astype(y.dtype) for i, y in enumerate(ys)]
+    return [np.asarray(np.random.default_rng(i).normal(size=y.shape)).astype(y.dtype) for i, y in enumerate(ys)]
 
 
 # ---- the table and the cards -----------------------------------------------------------------------------------------
@@ -100,7 +100,9 @@ def test_every_op_has_its_card(op):
     parts = card(op)
     twin = parts.pop("twin", None)
     assert list(parts) == ["head", "forward", "backward", "saved"], "forward, backward and saved, in this order"
-    assert twin == (f"{TWINS[op].__module__.replace('.', '/')}.py" if op in TWINS else None)
+    files = [f"{TWINS[key].__module__.replace('.', '/')}.py{more}" for key, more in ((op, ""), (("cuda", op), " and .cu"))
+             if key in TWINS]
+    assert twin == ("   ".join(files) or None), "the files of its twins"
     sentence, shapes = re.split(r"\n\s*\n", parts["head"].strip(), maxsplit=1)
     assert sentence.rstrip().endswith((".", ")")) and "->" in shapes and op.__doc__.isascii()
     assert max(map(len, op.__doc__.splitlines())) <= 120
@@ -228,7 +230,7 @@ def test_one_gradient_alone_is_the_same_as_among_all(case):
         y = case.op.apply(*tensors, **case.options)
         total = 0
         for out in y if type(y) is tuple else (y,):
-            total = total + (out * cotangents([out.data])[0]).sum()
+            total = total + (out * mt.tensor(cotangents([out])[0], device=out.device)).sum()
         total.backward()
         return [getattr(t, "grad", None) for t in tensors]
 

@@ -6,24 +6,22 @@ A twin is a subclass of its op with other halves; ``Op.apply`` takes it where th
 import importlib
 
 CPU = ("activation", "adamw", "attention", "embedding", "linear", "loss", "norm", "softmax")
-CUDA: tuple[str, ...] = ()
+CUDA = ("activation", "adamw", "attention", "dropout", "embedding", "loss", "norm", "softmax")
 TWINS: dict = {}        # {op: its twin, ("cuda", op): that for CuPy's arrays}; an optimiser's update stands there by its name
 
 
 def twin(cls):
     """Register a subclass of an op as its twin for NumPy arrays. It has a static method ``fits(*arrays, **options)``, true
     for what it can do: it sees the very inputs of forward, before any check, and must not raise."""
-    op = cls.__mro__[1]
-    cls.name = op.name                          # errors speak of the op
-    TWINS[op] = cls
+    cls.name = cls.__mro__[1].name              # errors speak of the op
+    TWINS[cls.__mro__[1]] = cls
     return cls
 
 
 def cuda_twin(cls):
-    """Register a subclass of an op as its twin for CuPy arrays: as `twin` does."""
-    op = cls.__mro__[1]
-    cls.name = op.name
-    TWINS["cuda", op] = cls
+    """Register a subclass of an op as its twin for CuPy arrays, as `twin` does for NumPy's."""
+    cls.name = cls.__mro__[1].name
+    TWINS["cuda", cls.__mro__[1]] = cls
     return cls
 
 

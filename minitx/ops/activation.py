@@ -53,7 +53,7 @@ class ReLU(Op):
     backward      dx = dy where x > 0, else 0
     saved         positive (...) bool
     """
-    promotion = "mixed"
+    promotion, native_half = "mixed", True
 
     def forward(self, x):
         self.positive = x > 0
@@ -101,7 +101,7 @@ class GELU(Op):
 
     saved         x (...)   g (...)
 
-    twin          minitx/fused/cpu/activation.py
+    twin          minitx/fused/cpu/activation.py   minitx/fused/cuda/activation.py and .cu
     """
     promotion = "float"
 

@@ -12,7 +12,7 @@ class Add(Op):
     backward      da = dy      db = dy
     saved         nothing
     """
-    broadcasts, promotion = True, "mixed"
+    broadcasts, promotion, native_half = True, "mixed", True
 
     def forward(self, a, b):
         return a + b
@@ -30,7 +30,7 @@ class Sub(Op):
     backward      da = dy      db = -dy
     saved         nothing
     """
-    broadcasts, promotion = True, "mixed"
+    broadcasts, promotion, native_half = True, "mixed", True
 
     def forward(self, a, b):
         return a - b
@@ -48,7 +48,7 @@ class Mul(Op):
     backward      da = b dy      db = a dy
     saved         a, b (...), each only if the other wants a gradient
     """
-    broadcasts, promotion = True, "mixed"
+    broadcasts, promotion, native_half = True, "mixed", True
 
     def forward(self, a, b):
         self.a = a if self.needs[1] else None
@@ -89,7 +89,7 @@ class Neg(Op):
     backward      dx = -dy
     saved         nothing
     """
-    promotion = "mixed"
+    promotion, native_half = "mixed", True
 
     def forward(self, x):
         return -x

@@ -4,7 +4,7 @@ import math
 from minitx import backend
 from minitx.autograd import Op, as_tensor
 from minitx.backend import row_dot, xp_of
-from minitx.ops.dropout import gain_of
+from minitx.ops.dropout import check_probability, gain_of
 from minitx.ops.select import check_bool
 from minitx.ops.softmax import probabilities
 
@@ -27,7 +27,7 @@ class Attention(Op):
 
     saved         q (..., T, K)   k (..., S, K)   v (..., S, D)   p (..., T, S)   keep (..., T, S) bool, with dropout
 
-    twin          minitx/fused/cpu/attention.py
+    twin          minitx/fused/cpu/attention.py   minitx/fused/cuda/attention.py and .cu
     """
     name = "scaled_dot_product_attention"
     broadcasts, promotion = True, "one"
@@ -122,7 +122,7 @@ def scaled_dot_product_attention(q, k, v, mask=None, *, bias=None, is_causal=Fal
                         "bool array as mask=")
     keep = None
     if dropout_p:
-        backend.check_probability(Attention.name, dropout_p)
+        check_probability(Attention.name, dropout_p)
         q, k, v = (as_tensor(Attention.name, x) for x in (q, k, v))
         check_shapes(q, k, v)
         shape = backend.broadcast_shapes(q.shape[:-2], k.shape[:-2]) + (q.shape[-2], k.shape[-2])

@@ -13,17 +13,16 @@ class Embedding(Op):
                   dweight[padding_idx] = 0
     saved         ids (...)
 
-    twin          minitx/fused/cpu/embedding.py
+    twin          minitx/fused/cpu/embedding.py   minitx/fused/cuda/embedding.py and .cu
     """
-    promotion = "one"
+    promotion, native_half = "one", True
 
     def forward(self, weight, *, ids, padding_idx=None):
         if weight.ndim != 2:
             raise ValueError("weight must be (V, C)")
-        ids = backend.follow(ids, weight)
-        backend.check_index(ids, len(weight))
-        self.ids, self.rows, self.padding_idx = ids, len(weight), padding_idx
-        return weight[ids]
+        self.ids = backend.follow_index(ids, len(weight), weight)
+        self.rows, self.padding_idx = len(weight), padding_idx
+        return weight[self.ids]
 
     def backward(self, dy):
         dweight = backend.scatter_add(self.ids.ravel(), dy.reshape(self.ids.size, dy.shape[-1]), self.rows)

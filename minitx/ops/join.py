@@ -3,7 +3,7 @@ import itertools
 from collections.abc import Iterable
 
 from minitx.autograd import Op
-from minitx.backend import xp_of
+from minitx.backend import is_array, xp_of
 
 
 class Concatenate(Op):
@@ -15,7 +15,7 @@ class Concatenate(Op):
     backward      dx_i = its own stretch of dy
     saved         nothing
     """
-    promotion = "mixed"
+    promotion, native_half = "mixed", True
 
     def forward(self, *xs, axis=0):
         y = xp_of(xs[0]).concatenate(xs, axis=axis)
@@ -35,7 +35,7 @@ class Stack(Op):
     backward      dx_i = dy[i]
     saved         nothing
     """
-    promotion = "mixed"
+    promotion, native_half = "mixed", True
 
     def forward(self, *xs, axis=0):
         self.axis = axis
@@ -86,6 +86,8 @@ def split(x, indices_or_sections, axis=0):
     """
     if isinstance(indices_or_sections, int) and indices_or_sections < 1:
         raise ValueError(f"split: at least one piece must come out, got {indices_or_sections}")
+    if is_array(indices_or_sections):
+        indices_or_sections = indices_or_sections.tolist()              # where to cut is known to the host
     return Split.apply(x, sections=indices_or_sections, axis=axis)
 
 

@@ -15,7 +15,7 @@ class Matmul(Op):
     backward      da = dy b'      db = a' dy            ' = transposed
     saved         a (..., M, K)   b (..., K, N)
     """
-    broadcasts, promotion = True, "same"
+    broadcasts, promotion, native_half = True, "same", True
 
     def forward(self, a, b):
         self.row, self.column = a.ndim == 1, b.ndim == 1
@@ -52,7 +52,7 @@ class Linear(Op):
 
     twin          minitx/fused/cpu/linear.py
     """
-    promotion = "one"
+    promotion, native_half = "one", True
 
     def forward(self, x, weight, bias):
         if x.ndim == 0 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:

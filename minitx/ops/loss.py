@@ -17,23 +17,25 @@ class CrossEntropy(Op):
     backward      dx = (p - (1 - a) onehot(target) - a / V) dy / n      0 for an ignored row
     saved         p (N, V)   targets (N,)   counted (N,) bool
 
-    twin          minitx/fused/cpu/loss.py
+    twin          minitx/fused/cpu/loss.py   minitx/fused/cuda/loss.py and .cu
     """
     name = "cross_entropy"
     promotion, wide_result = "float", True
 
     def forward(self, logits, *, targets, ignore_index=-100, label_smoothing=0.0, reduction="mean"):
         xp = xp_of(logits)
-        targets = backend.follow(targets, logits)
+        targets = backend.beside(targets, logits)
         if logits.ndim == 0 or targets.shape != logits.shape[:-1]:
             raise ValueError(f"logits (..., V) need targets (...); targets have shape {targets.shape}")
         V = logits.shape[-1]
         self.shape, self.smoothing, self.reduction = logits.shape, label_smoothing, reduction
         x, targets = logits.reshape(targets.size, V), targets.ravel()
+        counted = targets != ignore_index                               # on the host, if the targets come from there
+        backend.check_index(targets, V, counted)
+        self.n = xp_of(counted).maximum(counted.sum(), 1).astype(x.dtype) if reduction == "mean" else 1
+        targets = backend.like(targets, x)
         self.counted = targets != ignore_index
-        backend.check_index(targets[self.counted], V)
         self.targets = xp.where(self.counted, targets, 0)
-        self.n = max(int(self.counted.sum()), 1) if reduction == "mean" else 1
         if not x.size:
             self.p = x.copy()
             return xp.zeros(self.shape[:-1] if reduction == "none" else (), x.dtype)
@@ -63,7 +65,7 @@ class CrossEntropy(Op):
         dx[rows, self.targets] -= 1 - a
         dy = dy.reshape(-1) if self.reduction == "none" else dy
         dx *= xp.broadcast_to(dy / self.n, rows.shape)[:, None]
-        dx[~self.counted] = 0
+        xp.copyto(dx, 0, where=~self.counted[:, None])
         return dx.reshape(self.shape),
 
 
@@ -85,6 +87,8 @@ def cross_entropy(logits, targets, ignore_index=-100, label_smoothing=0.0, reduc
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"cross_entropy: reduction is 'mean', 'sum' or 'none', not {reduction!r}")
+    if not hasattr(ignore_index, "__index__"):
+        raise TypeError(f"cross_entropy: ignore_index is a whole number, got {ignore_index!r}")
     label_smoothing = float(label_smoothing)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"cross_entropy: label_smoothing lies between 0 and 1, got {label_smoothing}")

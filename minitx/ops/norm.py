@@ -22,7 +22,7 @@ class LayerNorm(Op):
 
     saved         xhat (..., C)   r (..., 1)   gamma (C,)
 
-    twin          minitx/fused/cpu/norm.py
+    twin          minitx/fused/cpu/norm.py   minitx/fused/cuda/norm.py and .cu
     """
     promotion = "one"
 
@@ -61,6 +61,8 @@ class RMSNorm(Op):
                   dgamma = sum xhat dy                  over every axis but C
 
     saved         xhat (..., C)   r (..., 1)   gamma (C,)
+
+    twin          minitx/fused/cuda/norm.py and .cu
     """
     promotion = "one"
 

@@ -67,7 +67,6 @@ class Getitem(Op):
             return dx,
         size = math.prod(self.shape)
         picked = xp.arange(size).reshape(self.shape)[self.index]
-        dy = dy.astype(xp.promote_types(dy.dtype, "float32"), copy=False)       # many float16 would round each time
         return backend.scatter_add(picked.ravel(), dy.ravel(), size).reshape(self.shape),
 
 

@@ -16,7 +16,7 @@ class Softmax(Op):
     backward      dx = y (dy - <<dy, y>>)                       <<.,.>> = dot product along N
     saved         y (..., N)
 
-    twin          minitx/fused/cpu/softmax.py
+    twin          minitx/fused/cpu/softmax.py   minitx/fused/cuda/softmax.py and .cu
     """
     promotion = "float"
 
@@ -56,11 +56,11 @@ class LogSoftmax(Op):
 
 def probabilities(scores, axis, mask):
     """Softmax along an axis, in place. A row that may choose nothing becomes 0."""
-    if not scores.size:
-        return scores
     xp = xp_of(scores)
     if mask is not None:
         xp.copyto(scores, -float("inf"), where=~backend.follow(mask, scores))
+    if not scores.size:
+        return scores
     with quiet(scores):
         scores -= finite_or_zero(scores.max(axis=axis, keepdims=True))
         xp.exp(scores, out=scores)

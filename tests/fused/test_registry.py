@@ -47,15 +47,16 @@ def test_every_twin_is_a_subclass_that_answers_fits_and_keeps_the_name():
         assert isinstance(vars(twin)["fits"], staticmethod) and twin.__doc__ != op.__doc__
 
 
+@pytest.mark.host("twins of the CPU")
 @pytest.mark.parametrize("name", large())
-def test_large_arrays_run_the_twin_and_small_half_and_mixed_ones_do_not(name):
+def test_large_arrays_run_the_twin_and_plain_ops_do_not(name):
     function, x = large()[name]
     assert counted(lambda: function(mt.tensor(x)))[1:] == (1, 0)
     assert counted(lambda: function(mt.tensor(x, requires_grad=True)))[1:] == (1, 0)
     function64, x64 = large(np.float64)[name]
     assert counted(lambda: function64(mt.tensor(x64)))[1:] == (1, 0)
     half, x16 = large(np.float16)[name]
-    assert counted(lambda: half(mt.tensor(x16)))[1] == 0
+    assert counted(lambda: half(mt.tensor(x16)))[1:] == (1, 0)       # computed in float32
     with mt.plain_ops():
         assert counted(lambda: function(mt.tensor(x)))[1:] == (0, 1)
     if name in ("linear", "layer_norm"):
@@ -143,6 +144,7 @@ def test_attention_of_little_or_nothing(q, k, causal):
         np.testing.assert_allclose(ours, plain, rtol=2e-5, atol=1e-4)
 
 
+@pytest.mark.host("twins of the CPU")
 @pytest.mark.parametrize("function, x", [(lambda x: ops.layer_norm(x, array(7), array(7)), array(0, 7)),
                                          (ops.softmax, array(0, 7)), (ops.gelu, array(0, 7)),
                                          (lambda x: ops.linear(x, array(N, 7)), array(0, 7)), (lambda x: x + x, array(0, 7)),
@@ -160,7 +162,7 @@ def test_the_subclass_of_a_user_never_gets_a_twin():
     assert (twins, plain) == (0, 1) and type(Mine.apply(mt.tensor(array(2, 2), requires_grad=True)).node) is Mine
     np.testing.assert_allclose(y.numpy(), ops.gelu(array(N, N)).numpy() + 1, rtol=1e-5, atol=1e-5)
     drawn = mt.tensor(array(2, 2, 64, 128), requires_grad=True)
-    assert type(ops.scaled_dot_product_attention(drawn, drawn, drawn).node) is TWINS[Attention]
+    assert type(ops.scaled_dot_product_attention(drawn, drawn, drawn).node).__bases__ == (Attention,)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ def train(dtype, steps):
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-4), ("float64", 1e-9)])
 def test_thirty_steps_with_twins_and_without_give_the_same_losses(dtype, tolerance):
     ours, twins, _ = counted(lambda: list(train(dtype, 30)))
-    assert twins > 30 * 10
+    assert twins >= 30 * 10
     with mt.plain_ops():
         plain, twins, _ = counted(lambda: list(train(dtype, 30)))
     assert twins == 0 and plain[-1] < 0.95 * plain[0]
@@ -196,6 +198,6 @@ def test_a_subclass_of_an_optimiser_keeps_its_own_update():
             p -= 1
 
     p = mt.tensor([3.0, 5.0], requires_grad=True)
-    p.grad = np.ones(2, np.float32)
+    p.grad = mt.ones(2).data
     Down([p]).step()
     assert p.tolist() == [2, 4]

@@ -15,6 +15,8 @@ import minitx as mt
 from minitx import models, ops, optim
 from minitx.fused.cpu import threads
 
+pytestmark = pytest.mark.host("threads of the CPU")
+
 
 @pytest.fixture
 def two():
