@@ -4,15 +4,18 @@ import importlib
 
 from minitx import backend, nn, ops, optim, schedule
 from minitx.autograd import Op, Tensor, no_grad
-from minitx.backend import cuda, manual_seed, set_default_device, set_default_dtype
+from minitx.backend import cuda, set_default_device, set_default_dtype
 from minitx.creation import arange, ones, rand, randn, tensor, zeros
+from minitx.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from minitx.random import manual_seed
 from minitx.recording import plain_ops, ran_as
 
 __version__ = "0.1.0"
-__all__ = ["Op", "Tensor", "arange", "backend", "checkpoint", "cuda", "generate", "gradcheck", "interop",
-           "manual_seed", "models", "nn", "no_grad", "ones", "ops", "optim", "plain_ops", "proof", "ran_as", "rand", "randn",
-           "resume", "sampling", "schedule", "set_default_device", "set_default_dtype", "tensor", "training", "zeros"]
-_LATER = ("checkpoint", "generate", "interop", "models", "proof", "resume", "sampling", "training")
+__all__ = ["Op", "Tensor", "arange", "backend", "checkpoint", "cuda", "generate", "get_float32_matmul_precision",
+           "gradcheck", "interop", "manual_seed", "models", "nn", "no_grad", "ones", "ops", "optim", "plain_ops",
+           "proof", "ran_as", "rand", "randn", "rates", "resume", "sampling", "schedule", "set_default_device",
+           "set_default_dtype", "set_float32_matmul_precision", "tensor", "training", "zeros"]
+_LATER = ("checkpoint", "generate", "interop", "models", "proof", "rates", "resume", "sampling", "training")
 
 
 def __dir__():

@@ -20,7 +20,7 @@ def raw(name, x, weak):
     if x is None:
         return x
     if isinstance(x, (float, int)):
-        return x if weak else backend.make_array(x, device="cpu")
+        return x if weak else backend.make_array(x)
     raise TypeError(f"{name}: expected a Tensor, an array or a number, got {type(x).__name__}"
                     + ("; wrap it: minitx.tensor(...)" if isinstance(x, (list, tuple)) else ""))
 
@@ -47,7 +47,7 @@ def bare(name, option):
 def promote(cls, arrays):
     """The arrays in the dtype they compute in, and whether the result goes back to float16."""
     if not any(is_array(array) for array in arrays):
-        arrays = [None if x is None else backend.make_array(x, device="cpu") for x in arrays]
+        arrays = [None if x is None else backend.make_array(x) for x in arrays]
     floats = {array.dtype for array in arrays if is_array(array) and array.dtype.kind == "f"}
     if cls.promotion in ("same", "one") and len(floats) > 1:
         names = ", ".join(sorted(map(str, floats)))
@@ -57,11 +57,15 @@ def promote(cls, arrays):
     if not floats:
         return arrays, False                        # integers stay integers
     target = functools.reduce(np.promote_types, floats)
-    host = all(isinstance(array, np.ndarray) for array in arrays if is_array(array))
-    half = target == HALF and (host or cls.wide_result)
+    half = target == HALF and not (cls.native_half and _all_half_on_gpu(arrays))
     work = SINGLE if half else target
     return [array.astype(work) if is_array(array) and array.dtype != target or half and is_array(array) else array
             for array in arrays], half
+
+
+def _all_half_on_gpu(arrays):
+    """Whether all inputs that there are are CuPy's arrays of float16."""
+    return all(x is None or is_array(x) and not isinstance(x, np.ndarray) and x.dtype == HALF for x in arrays)
 
 
 def explain(name, error, arrays):

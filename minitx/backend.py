@@ -10,7 +10,8 @@ import os
 
 import numpy as np
 
-from minitx import memory, special
+from minitx import memory, random, special
+from minitx.random import generator
 
 HALF, SINGLE, DOUBLE = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 LONG, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
@@ -20,15 +21,14 @@ LONG, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 
 @functools.cache
 def _probe():
-    """(cupy, "") where CuPy can reach a GPU, else (None, what is missing and how to get it). Never raises."""
+    """(cupy, "") where CuPy can compute on a GPU, else (None, what is missing and how to get it). Never raises."""
+    from minitx import missing
     try:
         import cupy
+        lacks = missing.beside(cupy)
     except Exception as error:          # a broken install raises more than ImportError
-        return None, (f"CuPy cannot be imported ({type(error).__name__}: {error}); "
-                      "pip install 'cupy-cuda13x[ctk]' (extra: minitx[cuda], for CUDA 12: minitx[cuda12])")
-    if not cupy.cuda.is_available():
-        return None, f"CuPy {cupy.__version__} is installed but finds no NVIDIA GPU or no driver; check nvidia-smi"
-    return cupy, ""
+        return None, missing.without_cupy(error)
+    return (None, lacks) if lacks else (cupy, "")
 
 
 def require_cupy():
@@ -44,7 +44,7 @@ class cuda:
 
     @staticmethod
     def is_available():
-        """True where CuPy is installed and a GPU answers. Never raises."""
+        """True where CuPy, its libraries and a GPU are there. Never raises."""
         return _probe()[0] is not None
 
     @staticmethod
@@ -184,6 +184,17 @@ def set_default_device(device):
     _defaults["device"] = device
 
 
+@contextlib.contextmanager
+def on_device(device):
+    """Inside it the device is the default one."""
+    before = default_device()
+    set_default_device(device)
+    try:
+        yield
+    finally:
+        set_default_device(before)
+
+
 def owns_data(x):
     """Whether x is writeable and no view of another array: nobody else sees what is written there."""
     return (x.base is None or memory.is_whole(x)) and (not isinstance(x, np.ndarray) or x.flags.writeable)
@@ -238,42 +249,19 @@ def host_arange(start, stop, step, dtype=None):
     return np.arange(start, stop, step, dtype=dtype or (LONG if whole else default_dtype()))
 
 
-# ---- random numbers --------------------------------------------------------------------------------------------------
-
-_generator = None
-
-
-def manual_seed(seed):
-    """Restart the one counted generator: np.random.Generator(np.random.Philox(seed)).
-
-    It lives on the host for every device, so a run on the CPU and a run on a GPU draw the same weights and masks.
-    """
-    global _generator
-    from numpy.random import Generator, Philox
-    _generator = Generator(Philox(seed))
-
-
-def generator():
-    """The process-wide generator, seeded by the operating system until manual_seed is called."""
-    if _generator is None:
-        manual_seed(None)
-    return _generator
-
-
-def keep_mask(shape, p, beside):
-    """A bool array, False with probability p, on the device of array `beside`: what dropout lets through."""
-    return like(np.asarray(generator().random(shape, dtype=np.float32) >= p), beside)
-
-
 # ---- what one library lacks, or does slowly --------------------------------------------------------------------------
 
 broadcast_shapes = np.broadcast_shapes      # shapes are tuples on every device
 
 
-def check_probability(name, p):
-    """ValueError unless 0 <= p <= 1."""
-    if not 0 <= p <= 1:
-        raise ValueError(f"{name}: a probability lies between 0 and 1, got {p}")
+def keep_mask(shape, p, beside):
+    """A bool array, False with probability p, on the device of array `beside`: what dropout lets through."""
+    device = device_of(beside)
+    if device == "cpu" or not random.draws_on_devices():
+        return to_device(np.asarray(generator().random(shape, dtype=SINGLE) >= p), device)
+    cupy = require_cupy()
+    with cupy.cuda.Device(int(device[5:])):
+        return random.on_device(device, cupy).random(shape, dtype=SINGLE) >= p
 
 
 def total(a, b):
@@ -296,27 +284,44 @@ def quiet(x):
 
 def follow(ids, other):
     """Ids, targets, a mask (an array, a list, a number) as an array on the device of array `other`."""
+    return like(beside(ids, other), other)
+
+
+def follow_index(ids, n, other):
+    """Ids as an array on the device of array `other`, checked as check_index does it, and on the host if they come from
+    there: then nobody waits for a GPU."""
+    ids = beside(ids, other)
+    check_index(ids, n)
+    return like(ids, other)
+
+
+def beside(ids, other):
+    """Ids, targets, a mask as an array, on the host or on the device of array `other`: elsewhere, TypeError."""
     if not is_array(ids):
         ids = np.asarray(ids)
         ids = ids if ids.size else ids.astype(LONG)                 # an empty list has no dtype to speak of
     elif device_of(ids) not in ("cpu", device_of(other)):
         raise TypeError(f"ids, targets or a mask are on {device_of(ids)}, the tensor on {device_of(other)}; move one with "
                         ".to(device)")
-    return like(ids, other)
+    return ids
 
 
-def check_index(ids, n):
-    """TypeError unless ids are integers; IndexError naming the first outside 0 .. n-1. CuPy would wrap it silently."""
+def check_index(ids, n, counted=True):
+    """TypeError unless ids are integers; IndexError naming the first outside 0 .. n-1, of those that are counted.
+
+    CuPy would wrap it silently. For ids on a GPU the host waits once, until the device has looked: leave them on the host.
+    """
     if ids.dtype.kind not in "iu":
         raise TypeError(f"ids must be integers, got {ids.dtype}")
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= n):
-        bad = int(ids[(ids < 0) | (ids >= n)][0])
-        raise IndexError(f"id {bad} is out of range for size {n} (0 to {n - 1})")
+    outside = ((ids < 0) | (ids >= n)) & counted
+    if outside.any():
+        raise IndexError(f"id {int(ids[outside][0])} is out of range for size {n} (0 to {n - 1})")
 
 
 def checked_index(index, x):
-    """An index for x[index], its arrays where x is. NumPy checks bounds by itself, CuPy would wrap silently."""
-    parts = [follow(part, x) if isinstance(part, list) or is_array(part) else part
+    """An index for x[index], its arrays where x is. NumPy checks bounds by itself, CuPy would wrap silently: host arrays
+    are looked at before they move, and for each on a GPU the host waits once."""
+    parts = [beside(part, x) if isinstance(part, list) or is_array(part) else part
              for part in (index if isinstance(index, tuple) else (index,))]
     if isinstance(x, np.ndarray):
         return tuple(parts)
@@ -326,10 +331,10 @@ def checked_index(index, x):
             axis += x.ndim - taken
         elif is_array(part) and part.dtype != BOOL and part.size:
             n = x.shape[axis]
-            if int(part.min()) < -n or int(part.max()) >= n:
+            if ((part < -n) | (part >= n)).any():
                 raise IndexError(f"an index between {int(part.min())} and {int(part.max())} leaves axis {axis} of size {n}")
         axis += _axes_taken(part)
-    return tuple(parts)
+    return tuple(like(part, x) if is_array(part) else part for part in parts)
 
 
 def _axes_taken(part):
@@ -340,8 +345,11 @@ def _axes_taken(part):
 
 
 def scatter_add(index, values, n):
-    """Add up the rows of `values` that share an index. index (N,), values (N, C) or (N,) -> (n, C) or (n,)"""
-    xp = xp_of(values)
+    """Add up the rows of `values` that share an index. index (N,), values (N, C) or (N,) -> (n, C) or (n,)
+
+    float16 is added up in float32, and stays that: many would round each time.
+    """
+    xp, values = xp_of(values), values.astype(np.promote_types(values.dtype, SINGLE), copy=False)
     if xp is np and values.ndim > 1:
         return special.scatter_add(index, values, n)
     out = xp.zeros((n,) + values.shape[1:], values.dtype)

@@ -7,8 +7,8 @@ def tensor(data, requires_grad=False, dtype=None, device=None):
     """A Tensor with a copy of data (numbers, nested lists, an array, a Tensor).
 
     Python floats and lists of them become the default dtype, ints int64, bools bool; arrays keep theirs. A Tensor, and an
-    array on a GPU, stays on its device, everything else goes to the default one, unless device says where. TypeError for what is no number, and for
-    integers that require gradients; RuntimeError for a device that cannot be had.
+    array on a GPU, stays on its device, everything else goes to the default one, unless device says where. TypeError for
+    what is no number, and for integers that require gradients; RuntimeError for a device that cannot be had.
     """
     dtype = None if dtype is None else backend.check_dtype(dtype)
     if isinstance(data, Tensor):

@@ -7,6 +7,9 @@ from minitx import backend
 from minitx.backend import xp_of
 from minitx.optimizer import Optimizer, in_range, listed, wide
 from minitx.recording import mode
+from minitx.scaling import GradScaler
+
+__all__ = ["AdamW", "GradScaler", "Optimizer", "SGD", "clip_grad_norm", "decay_groups"]
 
 BLOCK = 1 << 14                         # elements that an update works on at once: they fit the processor's cache
 
@@ -29,7 +32,7 @@ class SGD(Optimizer):
     def _update(self, p, g, state, *, lr, momentum):
         xp = xp_of(p)
         if momentum:
-            if not state:
+            if "b" not in state:
                 state["b"] = xp.zeros_like(p, dtype=wide(p))
             state["b"] *= momentum
             state["b"] += g
@@ -48,8 +51,9 @@ class AdamW(Optimizer):
         v = b2 v + (1 - b2) g^2
         p = p - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 
-    t counts the gradients that p has had, from 1. lr is the paper's alpha and eta in one, as in PyTorch. float16
-    parameters have their m and v in float32. Its faster twin: minitx/fused/cpu/adamw.py.
+    t counts the gradients that p has had, from 1. lr is the paper's alpha and eta in one, as in PyTorch. Of float16
+    parameters m, v and the master are float32. Its faster twins: minitx/fused/cpu/adamw.py,
+    minitx/fused/cuda/adamw.py and .cu.
     """
 
     memory = ("step", "m", "v")
@@ -67,7 +71,7 @@ class AdamW(Optimizer):
 
     def _update_all(self, updates):
         for p, _, state, _ in updates:
-            if not state:
+            if "step" not in state:
                 state.update(step=0, m=xp_of(p).zeros_like(p, dtype=wide(p)), v=xp_of(p).zeros_like(p, dtype=wide(p)))
             state["step"] += 1
         for key in ("AdamW", ("cuda", "AdamW")) if type(self) is AdamW else ():

@@ -6,7 +6,7 @@ import numpy as np
 
 from minitx import backend
 from minitx.autograd import Tensor
-from minitx.backend import SINGLE, is_array
+from minitx.backend import HALF, SINGLE, is_array, xp_of
 
 
 class Optimizer:
@@ -15,6 +15,10 @@ class Optimizer:
     params is an iterable of Tensors, or of dicts {"params": Tensors, option: value ...} whose options override those
     given to the optimiser. ``param_groups`` holds them as dicts: options and parameters may be changed there at any
     time. lr is a number, or a function from the number of the step about to be taken, counted from 1, to a number.
+
+    A float16 parameter is the rounded copy of a float32 one, its master, which the optimiser keeps among what it remembers
+    and changes in its place: steps that are too small for float16 add up there. Micikevicius et al. 2018, "Mixed Precision
+    Training". Where somebody else has changed elements of the parameter, these begin anew from what they are.
 
     TypeError for what is no Tensor and an option that is no number. ValueError for no parameters at all, one given twice,
     one that is no leaf or does not require gradients, and an option that is unknown or out of range.
@@ -88,21 +92,42 @@ class Optimizer:
         Every option, gradient and parameter is checked before the first is changed: TypeError for a gradient that is no
         array of floats on the parameter's device, ValueError for one of another shape and for a read-only parameter.
         """
-        options = [self._checked(group, self.steps + 1) for group in self.param_groups]
-        for p in self._parameters():
-            if p.grad is not None:
-                self._check_gradient(p, p.grad)
-        changed = [(p, chosen) for group, chosen in zip(self.param_groups, options)
-                   for p in group["params"] if p.grad is not None]
-        for p, _ in changed:
+        options = {}
+        for group in self.param_groups:
+            options |= dict.fromkeys(group["params"], self._checked(group, self.steps + 1))
+        found, updates = self.gradients(), []
+        for p, g in found:
             p.version += 1                      # a graph that used the old values must not be walked from now on
-        self._update_all([(p.data, p.grad, self.state.setdefault(p, {}), chosen) for p, chosen in changed])
+            state = self.state.setdefault(p, {})
+            updates.append((self._master(p, state), g.astype(SINGLE) if g.dtype == HALF else g, state, options[p]))
+        self._update_all(updates)
+        for (p, _), (array, *_) in zip(found, updates):
+            if array is not p.data:
+                p.data[...] = array             # a master, rounded
         self.steps += 1
+
+    def _master(self, p, state):
+        """The array that a step changes: p's own, or the master of a float16 one."""
+        if p.dtype != HALF:
+            state.pop("master", None)           # it was float16 once
+            return p.data
+        if "master" in state:
+            xp_of(p.data).copyto(state["master"], p.data, where=state["master"].astype(HALF) != p.data)
+        else:
+            state["master"] = p.data.astype(SINGLE)
+        return state["master"]
 
     def _update_all(self, updates):
         """Change every array p of (p, its gradient g, its state, options)."""
         for p, g, state, options in updates:
             self._update(p, g, state, **options)
+
+    def gradients(self):
+        """(parameter, its gradient) of all that have one, after the checks of `step`."""
+        found = [(p, p.grad) for p in self._parameters() if p.grad is not None]
+        for p, g in found:
+            self._check_gradient(p, g)
+        return found
 
     def _check_gradient(self, p, g):
         if not is_array(g) or g.dtype.kind != "f":
@@ -114,6 +139,10 @@ class Optimizer:
             raise TypeError(f"{self._this(p)} is on {p.device}, its gradient on {backend.device_of(g)}; move one")
         if not getattr(p.data.flags, "writeable", True):        # CuPy has no such flag
             raise ValueError(f"{self._this(p)} is read-only: make it from a copy of its data")
+        for x in self.state.get(p, {}).values():
+            if is_array(x) and backend.device_of(x) != p.device:
+                raise TypeError(f"{self._this(p)} is on {p.device}, what is remembered of it on {backend.device_of(x)}; make "
+                                "the optimiser after the model has moved, and load its state_dict() there")
 
     def _this(self, p):
         """What an error calls a parameter."""
@@ -154,9 +183,10 @@ class Optimizer:
         return _count("steps", state["steps"]), remembered, groups
 
     def _remembered(self, i, p, entry):
-        if entry and entry.keys() != set(self.memory):
+        own = entry.keys() - ({"master"} if p.dtype == HALF else ())
+        if own and own != set(self.memory):
             raise ValueError(f"{self._name}: the state of parameter {i} has {', '.join(map(str, entry))}; this optimiser "
-                             f"remembers {', '.join(self.memory)}")
+                             f"remembers {', '.join(self.memory)} of {p.dtype}")
         for name, value in entry.items():
             if name != "step" and not (is_array(value) and value.dtype.kind == "f" and value.shape == p.shape):
                 kind = f"{value.dtype} {value.shape}" if is_array(value) else type(value).__name__

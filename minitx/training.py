@@ -1,7 +1,8 @@
 """The state of a training in one safetensors file: 50 steps, a stop and 50 more are 100 steps, bit for bit.
 
     model.NAME              the model's state_dict
-    optimiser.NAME.KEY      what the optimiser remembers of that parameter: AdamW's step, m and v, SGD's b
+    optimiser.NAME.KEY      what the optimiser remembers of that parameter: AdamW's step, m and v, SGD's b; the master of a
+                            float16 one
     metadata "training"     JSON: the optimiser's kind, steps and groups, the generator's state, and progress
 """
 import itertools
@@ -17,8 +18,10 @@ def save(path, model, optimiser, generator=None, **progress):
     """Write what a training needs to go on: the model, the optimiser's memory and options, the generator, and progress.
 
     The generator is a np.random.Generator; left out, the one that draws weights and dropout's masks. progress is what
-    else is to come back, as JSON can say it: step, losses, place in the data. Floats come back exactly, tuples as lists,
-    NumPy's numbers and arrays as Python's numbers and lists. A callable lr is not kept: it is a function of the step.
+    else is to come back, as JSON can say it: step, losses, place in the data, an optim.GradScaler's state_dict(). Floats
+    come back exactly, tuples as lists, NumPy's numbers and arrays as Python's numbers and lists. A callable lr is not kept:
+    it is a function of the step. Nor is a generator of CuPy's, which has no state that can be read: after
+    manual_seed(rng="device") other dropout masks follow a stop than would have without it.
 
     The file appears whole or not at all, as checkpoint.save writes it, with its errors. TypeError for progress that JSON
     cannot say, or that is nested too deep, ValueError for an optimiser that trains what the model does not have.
@@ -121,8 +124,8 @@ def _optimiser_state(about, arrays, optimiser, names):
     """What optimiser.load_state_dict takes: JSON has made lists of the tuples among the options."""
     groups = [{key: tuple(value) if key != "params" and isinstance(value, list) else value
                for key, value in group.items()} for group in about["groups"]]
-    state = [{key: arrays[f"optimiser.{name}.{key}"] for key in optimiser.memory if f"optimiser.{name}.{key}" in arrays}
-             for name in itertools.chain(*names)]
+    state = [{key: arrays[f"optimiser.{name}.{key}"] for key in (*optimiser.memory, "master")
+              if f"optimiser.{name}.{key}" in arrays} for name in itertools.chain(*names)]
     return {"steps": about["steps"], "state": state, "param_groups": groups}
 
 
@@ -162,8 +165,11 @@ def _arrays(arrays, model, optimiser, names):
     for p, name in zip(parameters, itertools.chain(*names)):
         memory = {f"optimiser.{name}.{key}": (backend.LONG, ()) if key == "step" else (wide(p.data), p.shape)
                   for key in optimiser.memory}
+        master = {f"optimiser.{name}.master": (backend.SINGLE, p.shape)} if p.dtype == backend.HALF else {}
         if not memory.keys().isdisjoint(arrays):                            # there is none before the first gradient
-            expected |= memory
+            expected |= memory | master
+        elif not master.keys().isdisjoint(arrays):                          # all that SGD without momentum remembers
+            expected |= master
     yield from (f"missing: {name}" for name in expected if name not in arrays)
     yield from (f"unexpected: {name}" for name in arrays if name not in expected)
     for name, (dtype, shape) in expected.items():

@@ -111,9 +111,10 @@ def past_of(cache):
 def positions_of(ids, mask, past=0):
     """Where the tokens of ids (B, T) stand, counting those alone that mask (B, 1, past + T) lets be seen: (B, T).
 
-    Without a mask (T,), from `past` on, and None for what needs no telling: from 0 on.
+    Without a mask (T,), from `past` on, and None for what needs no telling: from 0 on, as also where all padding stands on
+    the right, whose own positions do not matter.
     """
-    if mask is not None:
+    if mask is not None and (past or (mask[..., 1:] > mask[..., :-1]).any()):
         return nn.position_ids_from_mask(mask[:, 0])[:, past:]
     return np.arange(past, past + np.shape(ids)[1]) if past else None
 

@@ -210,15 +210,16 @@ class BERT(Model):
     def embed(self, ids, mask, token_type_ids):
         """Word, position and token type of each token: (B, T) -> (B, T, C)."""
         shape = np.shape(ids)
-        positions = self.roberta_positions(ids, mask) if self.is_roberta else np.arange(shape[1])
-        x = self.word_embeddings(ids) + self.position_embeddings(positions)
+        x = self.word_embeddings(ids)
+        x = x + (self.position_embeddings(self.roberta_positions(ids, mask)) if self.is_roberta else
+                 self.position_embeddings.weight[:shape[1]])
         if token_type_ids is None:
-            token_type_ids = np.zeros(1, int)
-        elif self.token_type_embeddings is None:
+            return x if self.token_type_embeddings is None else x + self.token_type_embeddings.weight[:1]
+        if self.token_type_embeddings is None:
             raise ValueError("BERT: this model has no token types; leave out token_type_ids")
-        elif np.shape(token_type_ids) != shape:
+        if np.shape(token_type_ids) != shape:
             raise ValueError(f"BERT: token_type_ids has shape {np.shape(token_type_ids)}, the ids {shape}")
-        return x if self.token_type_embeddings is None else x + self.token_type_embeddings(token_type_ids)
+        return x + self.token_type_embeddings(token_type_ids)
 
     def roberta_positions(self, ids, mask):
         """Where RoBERTa's tokens stand: (B, T)."""

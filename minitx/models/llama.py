@@ -1,12 +1,12 @@
 """LLaMA: Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models", and later ones of its make."""
-import functools
 import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from minitx import nn, ops
+from minitx import backend, nn, ops
+from minitx.backend import xp_of
 from minitx.models.base import DecoderOnly, activation, make_blocks, past_of, positions_of
 from minitx.nn.layers import check_size
 
@@ -98,6 +98,18 @@ def checked_scaling(scaling, source):
     return {"rope_type": kind} | {name: numbers[name] for name in wanted}
 
 
+class Turn:
+    """ops.rope with frequencies (K/2,), which lie on every device that has asked for them."""
+
+    def __init__(self, frequencies):
+        self.frequencies = {"cpu": frequencies}
+
+    def __call__(self, x, positions):
+        if x.device not in self.frequencies:
+            self.frequencies[x.device] = backend.like(self.frequencies["cpu"], x)
+        return ops.rope(x, positions, frequencies=self.frequencies[x.device])
+
+
 class Block(nn.EncoderBlock):
     """One layer: RMSNorm, queries and keys that are turned by their positions, a gated feed-forward net.
 
@@ -110,8 +122,7 @@ class Block(nn.EncoderBlock):
                                           num_kv_heads=c.num_key_value_heads, bias=c.attention_bias)
         if self.attn.d_k % 2:
             raise ValueError(f"Llama: heads of width {self.attn.d_k} cannot be turned in pairs; set an even head_dim")
-        self.attn.rotate = functools.partial(
-            ops.rope, frequencies=rope_frequencies(self.attn.d_k, c.rope_theta, c.rope_scaling))
+        self.attn.rotate = Turn(rope_frequencies(self.attn.d_k, c.rope_theta, c.rope_scaling))
         self.ff = nn.FeedForward(c.hidden_size, c.intermediate_size, 0.0, gated=True, bias=c.mlp_bias,
                                  activation=activation("Llama", c.hidden_act))
         self.norm1 = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
@@ -161,9 +172,10 @@ class Llama(DecoderOnly):
         past = past_of(cache)
         mask = self.read(ids, attention_mask, self.context, cache=cache)    # (B, 1, past + T)
         positions = positions_of(ids, mask, past)
-        positions = np.arange(np.shape(ids)[1]) if positions is None else positions
-        x, weights = nn.run_blocks(self.layers, self.embed_tokens(ids), mask, is_causal=True, positions=positions,
-                                   cache=cache, return_weights=return_weights)
+        x = self.embed_tokens(ids)
+        positions = xp_of(x.data).arange(x.shape[1]) if positions is None else positions
+        x, weights = nn.run_blocks(self.layers, x, mask, is_causal=True, positions=positions, cache=cache,
+                                   return_weights=return_weights)
         return self.norm(x), weights                                        # (B, T, C)
 
     def extra_repr(self):

@@ -16,7 +16,7 @@ import functools
 import re
 from typing import NamedTuple
 
-import numpy as np
+from minitx.backend import xp_of
 
 PREFIX = {"gpt2": "transformer.", "llama": "model.", "bert": "bert.", "roberta": "roberta.", "distilbert": "distilbert.",
           "vit": "vit.", "t5": "", "bart": "model."}
@@ -180,7 +180,7 @@ def to_published(model_type, ours):
             raise ValueError(f"{model_type}: {theirs} is made of {parts} parts, there is only "
                              f"{', '.join(place.ours for place in group)}")
         arrays = [ours[place.ours] for place in sorted(group, key=lambda place: place.part)]
-        array = arrays[0] if parts == 1 else np.concatenate(arrays)
+        array = arrays[0] if parts == 1 else xp_of(arrays[0]).concatenate(arrays)
         array = array.T if "transposed" in group[0].layout else array       # a vector stays as it is
         found[theirs] = array[None] if "[None]" in group[0].layout else array
     return found
@@ -221,7 +221,7 @@ def cut(name, array, group):
     array = array.T if "transposed" in layout else array
     if parts > 1 and (not array.ndim or len(array) % parts):
         raise ValueError(f"{name} {shape} cannot be cut into {parts} parts")
-    return {place.ours: array if parts == 1 else np.split(array, parts)[place.part - 1] for place in group}
+    return {place.ours: array if parts == 1 else xp_of(array).split(array, parts)[place.part - 1] for place in group}
 
 
 def stored_shape(shape, group):

@@ -1,10 +1,10 @@
 """Multi-head attention: several small attentions side by side, each with its own projections."""
 import numpy as np
 
-from minitx import ops
+from minitx import backend, ops
 from minitx.nn.layers import Dropout, Linear
 from minitx.nn.module import Module
-from minitx.tensor import as_numpy
+from minitx.tensor import Tensor
 
 
 class MultiHeadAttention(Module):
@@ -78,7 +78,8 @@ class MultiHeadAttention(Module):
             return lambda x: x
         if self.rotate is None or positions is None:
             raise TypeError("MultiHeadAttention: positions= and the attribute rotate belong together: give both, or none")
-        positions, n = as_numpy(positions), max(np.shape(query)[-2], np.shape(key)[-2])
+        positions = backend.follow(positions.data if isinstance(positions, Tensor) else positions, query)
+        n = max(np.shape(query)[-2], np.shape(key)[-2])
         if positions.shape[-1:] != (n,):
             raise ValueError(f"MultiHeadAttention: positions {positions.shape} must be ({n},) or (B, {n}), one for every key")
         return lambda x: self.rotate(x, positions[..., n - x.shape[-2]:])

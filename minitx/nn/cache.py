@@ -107,9 +107,7 @@ class Cache:
 
 def _checked(rows, x):
     """rows where array x is. TypeError unless they are integers, IndexError for one that x has not."""
-    rows = backend.follow(rows, x)
-    backend.check_index(rows, len(x))
-    return rows
+    return backend.follow_index(rows, len(x), x)
 
 
 def _without_history(x):

@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 
-from minitx import backend, ops
+from minitx import ops
 from minitx.nn import init
 from minitx.nn.module import Module
 from minitx.nn.parameter import Parameter
+from minitx.ops.dropout import check_probability
 from minitx.ops.embedding import Embedding as EmbeddingOp
 
 
@@ -105,7 +106,7 @@ class Dropout(Module):
     """
 
     def __init__(self, p):
-        backend.check_probability("Dropout", p)
+        check_probability("Dropout", p)
         self.p = p
 
     def forward(self, x):

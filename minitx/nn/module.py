@@ -78,8 +78,9 @@ class Module:
     def to(self, device=None, dtype=None):
         """Move parameters and buffers, in place: ties stay, and an optimiser that holds them still does.
 
-        dtype is float16, float32 or float64 (else TypeError) and concerns floats alone. Make the optimiser afterwards:
-        what it remembers of earlier steps does not move. Returns the Module.
+        dtype is float16, float32 or float64 (else TypeError) and concerns floats alone. float16 is trained with
+        optim.GradScaler. Make the optimiser afterwards: what it remembers of earlier steps does not move. Returns the
+        Module.
         """
         device = None if device is None else backend.check_device(device)
         dtype = None if dtype is None else np.dtype(dtype)

@@ -131,4 +131,12 @@ def _rows(layer, table, x, positions):
         return table[:T]
     if np.shape(positions) not in ((T,), x.shape[:-1]):
         raise ValueError(f"{layer}: positions {np.shape(positions)} must be ({T},) or {x.shape[:-1]}")
+    if _is_stretch(positions) and 0 <= positions[0] <= max_len - T:
+        return table[int(positions[0]):int(positions[0]) + T]           # no ids that must go to the table's device
     return ops.embedding(positions, table)
+
+
+def _is_stretch(positions):
+    """Whether positions are an array (T,) on the host that counts n, n + 1, n + 2 ..."""
+    return (isinstance(positions, np.ndarray) and positions.ndim == 1 and positions.dtype.kind in "iu" and positions.size > 0
+            and bool(((positions[1:] > positions[:-1]) & (positions[1:] - positions[:-1] == 1)).all()))     # uint8 runs over

@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 
+from minitx import backend
 from minitx.nn import init
 from minitx.nn.blocks import DecoderBlock, EncoderBlock
 from minitx.nn.containers import ModuleList
@@ -13,8 +14,10 @@ from minitx.nn.module import Module
 def run_blocks(blocks, x, *inputs, return_weights=False, **options):
     """x through every block, all of which get the same inputs and options: (x, the weights of each in a list).
 
-    Without return_weights the list is empty.
+    Without return_weights the list is empty. Masks and positions on the host follow x here, once for all blocks.
     """
+    inputs = [_following(value, x) for value in inputs]
+    options = {name: _following(value, x) for name, value in options.items()}
     weights = []
     for block in blocks:
         x = block(x, *inputs, return_weights=return_weights, **options)
@@ -22,6 +25,11 @@ def run_blocks(blocks, x, *inputs, return_weights=False, **options):
             x, w = x
             weights.append(w)
     return x, weights
+
+
+def _following(value, x):
+    """value, if it is an array of bools or integers on the host, on the device of x."""
+    return backend.like(value, x) if isinstance(value, np.ndarray) and value.dtype.kind in "biu" else value
 
 
 class Stack(Module):

@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from minitx import ops
+from minitx import backend, ops
 from minitx.nn import init
 from minitx.nn.layers import check_size
 from minitx.nn.module import Module
@@ -71,7 +71,7 @@ class ClassToken(Module):
         d_model = self.weight.shape[1]
         if x.ndim != 3 or x.shape[2] != d_model:
             raise ValueError(f"ClassToken: x must be (B, T, {d_model}), got {x.shape}")
-        token = ops.embedding(np.zeros((len(x), 1), int), self.weight)          # (B, 1, C), the one row for every image
+        token = self.weight + backend.filled((len(x), 1, d_model), 0, self.weight.dtype, self.weight.device)    # (B, 1, C)
         return ops.concatenate([token, x], axis=1)
 
 
