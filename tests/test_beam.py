@@ -3,6 +3,7 @@ import itertools
 
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import generate, models, nn, ops
@@ -21,9 +22,14 @@ class Table(nn.Module):
         return self.table[before, ids]
 
 
+def on_host(model):
+    """The state of a model as new NumPy arrays."""
+    return {name: np.array(here(array)) for name, array in model.state_dict().items()}
+
+
 def log_probability(model, prompt, written):
     text = np.array([[*prompt, *written]])
-    logp = ops.log_softmax(model(text)).data[0, len(prompt) - 1:-1]
+    logp = ops.log_softmax(model(text)).numpy()[0, len(prompt) - 1:-1]
     return logp[np.arange(len(written)), list(written)].sum()
 
 
@@ -126,7 +132,7 @@ def pair(request):
                  encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=40, forced_eos_token_id=None))}
     their_config, their_kind, sizes = kinds[request.param]
     theirs = their_kind(their_config(vocab_size=60, eos_token_id=5, pad_token_id=0, **sizes)).eval()
-    state = {name: torch.tensor(np.array(array)) for name, array in to_published(request.param, ours.state_dict()).items()}
+    state = {name: torch.tensor(array) for name, array in to_published(request.param, on_host(ours)).items()}
     missing, unexpected = theirs.load_state_dict(state, strict=False)
     assert not unexpected and all("embed_tokens" in name for name in missing)
     theirs.tie_weights()

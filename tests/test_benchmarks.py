@@ -5,11 +5,13 @@ import json
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import minitx as mt
+from minitx import backend
 from minitx.ops.attention import Attention
 from minitx.ops.linear import Linear
 
@@ -148,7 +150,7 @@ def test_operations_are_those_of_the_products_that_run(bench, monkeypatch, name)
 def test_a_workload_always_has_the_same_weights(bench):
     work = bench("workloads").vit(2)
     one, other = (work.build().state_dict() for _ in range(2))
-    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert all(np.array_equal(*map(backend.to_numpy, (one[name], other[name]))) for name in one)
 
 
 def test_the_machine_has_limits(bench, monkeypatch):
@@ -212,3 +214,174 @@ def test_pytorch_computes_the_same_or_nothing_is_compared(bench, name):
     largest.data *= 1.001
     with pytest.raises(steps.Disagreement, match="do not compute the same"):
         agree(ours, theirs, work.batches[0])
+
+
+# ---- on a GPU, here on the double ------------------------------------------------------------------------------------
+
+@pytest.fixture
+def device(cupy):
+    with backend.on_device("cuda"):
+        yield cupy
+
+
+def tiny(workloads):
+    return workloads.gpt2("tiny", 2, n_positions=8, n_embd=16, n_layer=1, n_head=2)
+
+
+def sides(bench, cupy, torch=None):
+    """CuPy's clock, and PyTorch on the CPU."""
+    speed = bench("gpu_speed")
+    speed.LEAST = 1e-4
+    return speed.Sides(speed.events(cupy), torch, bench("pairs").seconds, "cpu")
+
+
+def test_loss_curves_of_both_devices(bench, device):
+    checks = bench("gpu_checks")
+    found = checks.curves("cuda:0", 12, dict(n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    assert len(found["cpu"]) == len(found["gpu"]) == 12 and found["apart"] <= checks.APART
+    assert found["cpu"][-1] < found["cpu"][0]
+    lines = checks.shown(found).splitlines()
+    assert lines[1].split() == ["1", f"{found['cpu'][0]:.5f}", f"{found['gpu'][0]:.5f}"] and lines[-2].split()[0] == "12"
+    assert lines[-1].startswith("reached")
+    assert checks.shown(dict(found, apart=0.002)).splitlines()[-1] == "MISSED: at most 2.0e-03 apart (mark 1e-03)"
+
+
+def test_events_take_the_time_of_so_many_calls(bench, device, monkeypatch):
+    clock, calls = iter([5.0, 8.0]), []
+    monkeypatch.setattr("double.runtime.time.perf_counter", lambda: next(clock))
+    assert bench("gpu_speed").events(device)(lambda: calls.append(1), 6) == pytest.approx(0.5) and len(calls) == 6
+
+
+@pytest.mark.parametrize("kind", ["float32", "TF32", "float16"])
+@pytest.mark.parametrize("name", ["softmax", "linear", "embedding", "scaled_dot_product_attention"])
+def test_an_op_beside_pytorch_on_a_gpu(bench, device, name, kind):
+    torch, speed = pytest.importorskip("torch"), bench("gpu_speed")
+    row = speed.op_row(name, kind, sides(bench, device, torch), 2, 1e9, size=64)
+    assert row.threads == kind and row.ours > 0 < row.theirs and row.low <= row.ratio <= row.high
+    assert row.share > 0 and row.note.startswith("first call ")
+    assert mt.get_float32_matmul_precision() == torch.get_float32_matmul_precision() == "highest"
+
+
+def test_an_op_that_differs_from_pytorchs_is_not_timed(bench, device, monkeypatch):
+    torch, torch_ops = pytest.importorskip("torch"), bench("torch_ops")
+    monkeypatch.setitem(torch_ops.TORCH, "exp", lambda o: lambda x: torch.exp(x) * 1.01)
+    row = bench("gpu_speed").op_row("exp", "float32", sides(bench, device, torch), 2, 1e9, size=64)
+    assert row.note.startswith("DIFFERS from PyTorch by ") and row.ours is None
+
+
+def test_pytorch_has_every_op(bench):
+    pytest.importorskip("torch")
+    assert bench("torch_ops").TORCH.keys() == bench("ops").INPUTS.keys()
+
+
+@pytest.mark.parametrize("kind", ["float32", "TF32", "float16"])
+def test_a_training_step_beside_pytorch_on_a_gpu(bench, device, kind):
+    torch, speed, workloads = pytest.importorskip("torch"), bench("gpu_speed"), bench("workloads")
+    row = speed.step_row("medium64", kind, sides(bench, device, torch), 2, 1e9, lambda: tiny(workloads))
+    assert row.name == "tiny" and row.ratio and row.mark == (1.0 if kind == "TF32" else None)
+    alone = speed.step_row("medium64", kind, sides(bench, device), 2, 1e9, lambda: tiny(workloads))
+    assert alone.ours > 0 and alone.ratio is alone.theirs is None
+
+
+def test_images_go_to_the_gpu_too(bench, device):
+    workloads = bench("workloads")
+    assert bench("gpu_speed").step_row("vit", "float16", sides(bench, device), 2, 1e9, lambda: workloads.vit(2)).ours > 0
+
+
+def test_what_raises_is_a_row_and_the_rest_goes_on(bench, device, monkeypatch):
+    speed, workloads = bench("gpu_speed"), bench("workloads")
+
+    def lost():
+        raise MemoryError("out of memory\nand so on")
+    monkeypatch.setattr(speed, "STEPS", dict(lost=lost, tiny=lambda: tiny(workloads)))
+    monkeypatch.setattr(speed, "peak", lambda kind, clock: 1e9)
+    monkeypatch.setattr(speed, "bandwidth", lambda clock: 1e9)
+    monkeypatch.setattr(speed.op_row, "__defaults__", (64,))
+    pool = SimpleNamespace(free_all_blocks=lambda: None)
+    monkeypatch.setattr(device, "get_default_memory_pool", lambda: pool, raising=False)
+    rows = list(speed.rows(sides(bench, device), 2, ["exp", "matmul"], ["lost", "tiny"]))
+    assert [(row.name, row.threads) for row in rows] == [
+        *(("lost", kind) for kind in speed.KINDS), *(("tiny", kind) for kind in speed.KINDS), ("exp", "float32"),
+        ("exp", "float16"), *(("matmul", kind) for kind in speed.KINDS)]
+    assert [row.note for row in rows[:3]] == ["FAILED: MemoryError: out of memory"] * 3
+    assert all(row.ours for row in rows[3:])
+
+
+def test_the_size_from_which_cupy_is_faster(bench, device, monkeypatch):
+    checks, made = bench("gpu_checks"), []
+
+    def work(n):
+        made.append((backend.default_device(), n))
+        return lambda: None
+    monkeypatch.setattr(checks.rates, "_seconds", lambda work, sizes: {
+        n: (work(n), n if backend.default_device() == "cpu" else 5)[1] for n in sizes})
+    found = checks.overtaking({"work": (work, [1, 4, 16])})
+    assert found == {"work": dict(first=16, times={1: (1, 5), 4: (4, 5), 16: (16, 5)})}
+    assert made == [(side, n) for side in ("cpu", "cuda:0") for n in (1, 4, 16)]
+    line, = checks.told(found)
+    assert "from n = 16 on CuPy is faster; n = 16: NumPy 1.6e+04 ms, CuPy 5e+03 ms" in line
+    for make, _ in checks.WORKS.values():
+        make(2)()
+
+
+def test_a_part_of_the_suite(bench, tmp_path):
+    checks = bench("gpu_checks")
+    (tmp_path / "test_it.py").write_text("import os, time\ndef test_one(): assert os.environ['HERE'] == '1'\n"
+                                         "def test_two(): time.sleep(float(os.environ['SLEEP']))\n", encoding="utf-8")
+    alone = [str(tmp_path), "-c", str(tmp_path / "none.ini"), "--rootdir", str(tmp_path)]
+    (tmp_path / "none.ini").write_text("", encoding="utf-8")
+    assert checks.pytest(alone, 60, dict(HERE="1", SLEEP="0"))["passed"] is True
+    wrong = checks.pytest(alone, 60, dict(HERE="0", SLEEP="0"))
+    assert wrong["passed"] is False and "1 failed, 1 passed" in wrong["summary"]
+    late = checks.pytest(alone, 4, dict(HERE="1", SLEEP="60"))
+    assert late["passed"] is None and late["summary"].startswith("stopped after 4 s, at ")
+    assert "HERE=1 SLEEP=60 python -m pytest" in late["summary"]
+
+
+def test_how_far_a_stopped_suite_came(bench):
+    lines = ["....F..s [ 12%]", "......E. [ 25%]", "and a word", "..."]
+    said = bench("gpu_checks").unfinished(lines, 90, [], dict(MINITX_DEVICE="cuda"))
+    assert said == "stopped after 90 s, at 25% with 2 failures; the whole of it: MINITX_DEVICE=cuda python -m pytest"
+
+
+def test_the_command_for_a_gpu(bench, device, monkeypatch, tmp_path, capsys):
+    gpu, checks, speed, pairs = (bench(name) for name in ("gpu", "gpu_checks", "gpu_speed", "pairs"))
+    monkeypatch.setattr(gpu, "pytorch", lambda: (None, "PyTorch is not there"))
+    monkeypatch.setattr(checks, "pytest", lambda *given: dict(passed=True, summary=f"ran {given[0]}"))
+    monkeypatch.setattr(checks, "curves", lambda device: dict(cpu=[3.0, 2.0], gpu=[3.0, 2.0], apart=0.0))
+    monkeypatch.setattr(checks, "WORKS", {"work": (lambda n: lambda: None, [1, 2])})
+    monkeypatch.setattr(speed, "rows", lambda *given: iter([pairs.Row("a step", "TF32", 1.0, 2.0, 0.5, 0.4, 0.6, mark=0.4)]))
+    monkeypatch.setattr(pairs, "plot", lambda rows, file: file.write_text("drawn", encoding="utf-8"))
+    file = tmp_path / "it.json"
+    assert gpu.main(["--json", str(file), "--plot", str(tmp_path / "it.png")]) == 0
+    text, kept = capsys.readouterr().out, json.loads(file.read_text(encoding="utf-8"))
+    assert "PyTorch is not there" in text and "reached" in text and "all is well; marks missed: a step, TF32" in text
+    assert [line.split(",")[0] for line in text.splitlines() if line.startswith("====")] == [
+        "==== probe", "==== curves", "==== sizes", "==== steps and ops", "==== suite"]
+    assert kept["rows"][0]["threads"] == "TF32" and kept["suite"]["passed"] and kept["curves"]["apart"] == 0
+    assert kept["info"]["NumPy"] == np.__version__ and (tmp_path / "it.png").exists()
+    monkeypatch.setattr(checks, "curves", lambda device: dict(cpu=[3.0], gpu=[3.1], apart=0.1))
+    assert gpu.main(["--only", "curves"]) == 1 and "SOMETHING FAILED" in capsys.readouterr().out
+
+
+def test_without_a_gpu_the_command_is_2(bench, monkeypatch, capsys):
+    gpu = bench("gpu")
+    monkeypatch.setattr(backend, "_probe", lambda: (None, "nothing to be had"))
+    monkeypatch.setattr(gpu, "pytorch", lambda: (None, ""))
+    assert gpu.main([]) == 2
+    assert capsys.readouterr().err == "gpu: device 'cuda' is not available: nothing to be had\n"
+
+
+def test_tiny_shakespeare_for_a_gpu(bench, device, capsys):
+    pytest.importorskip("threadpoolctl")
+    shakespeare, ids = bench("shakespeare"), np.random.default_rng(0).integers(5, size=400)
+    config = dict(shakespeare.LARGE, n_positions=8, n_embd=16, n_layer=1, n_head=2)
+    assert config["attn_pdrop"] == 0.2 and shakespeare.LARGE["n_layer"] == 6
+    try:
+        rows = shakespeare.train_large(ids[:300], ids[300:], 5, 5, config, B=4, every=2)
+    finally:
+        mt.manual_seed(0)
+        mt.set_float32_matmul_precision("highest")
+    assert [step for step, _ in rows] == [0, 2, 4, 5] and all(1 < loss < 3 for _, loss in rows)
+    assert shakespeare.judge_large([(250, 1.47), (5000, 1.6)]) == 0 and shakespeare.judge_large([(5000, 1.49)]) == 1
+    assert "lowest held-out loss 1.4700 at step 250" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Writing text: what is written, when it ends, what it rests on, and that nothing else is disturbed."""
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import generate, models, nn, sampling
@@ -61,9 +62,9 @@ def without_cache(model, ids, mask, written, start_id):
     with mt.no_grad():
         if hasattr(model, "encode"):
             start_id = model.config.decoder_start_token_id if start_id is None else start_id
-            return model(ids, np.insert(written[:, :-1], 0, start_id, axis=1), mask).data
+            return model(ids, np.insert(written[:, :-1], 0, start_id, axis=1), mask).numpy()
         more = np.pad(mask, ((0, 0), (0, n)), constant_values=1)
-        return model(np.concatenate([ids, written], 1), more).data[:, -n - 1:-1]
+        return model(np.concatenate([ids, written], 1), more).numpy()[:, -n - 1:-1]
 
 
 # ---- the cache -------------------------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ def test_with_the_cache_every_step_is_the_one_without(name, monkeypatch):
     (model, options), (ids, mask), seen = family(name), prompts(), []
 
     def choose(logits, *rest, **more):
-        seen.append(logits)
+        seen.append(here(logits))
         return sampling.sample_token(logits, *rest, **more)
 
     monkeypatch.setattr(generate, "sample_token", choose)

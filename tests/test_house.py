@@ -13,9 +13,11 @@ FILES = sorted(HOUSE.rglob("*.py"))
 NAMES = [path.relative_to(HOUSE).as_posix() for path in FILES]
 
 # From the ground up. What stands in no row may not exist; `__init__` of the package itself only gathers names.
-FLOORS = [["memory", "special"], ["backend", "recording"], ["tensor", "arguments", "op", "autograd"], ["creation", "ops"],
-          ["fused", "nn", "optim", "optimizer", "schedule"],
-          ["models", "writing", "checkpoint", "training", "resume", "generate", "beam", "sampling", "interop"],
+FLOORS = [["memory", "missing", "random", "special"], ["backend", "precision", "recording"],
+          ["tensor", "arguments", "op", "autograd"], ["creation", "ops"],
+          ["fused", "nn", "optim", "optimizer", "scaling", "schedule"],
+          ["models", "writing", "checkpoint", "training", "resume", "rates", "generate", "beam", "sampling",
+           "interop"],
           ["proof", "__main__", "info"]]
 LEVEL = {name: level for level, row in enumerate(FLOORS) for name in row}
 

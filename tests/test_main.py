@@ -27,7 +27,8 @@ def info(capsys):
 
 def test_info(capsys):
     rows = info(capsys)
-    assert list(rows) == ["minitx", "Python", "NumPy", "BLAS", "threads", "twins", "devices", "installed", "missing"]
+    assert list(rows) == ["minitx", "Python", "NumPy", "BLAS", "threads", "twins", "CuPy", "CUDA", "devices", "installed",
+                          "missing"]
     assert rows["minitx"].startswith(minitx.__version__) and rows["NumPy"] == np.__version__
     assert rows["Python"].startswith("%d.%d" % sys.version_info[:2])
     assert rows["devices"].startswith("cpu") and ("cuda:0" in rows["devices"]) == minitx.cuda.is_available()
@@ -38,7 +39,8 @@ def test_info(capsys):
 def test_info_says_which_twins_are_in_force_and_with_how_many_threads(capsys, monkeypatch):
     monkeypatch.delenv("MINITX_PLAIN", raising=False)
     names = info(capsys)["twins"].split("; ")[0].split(", ")
-    assert {"AdamW", "gelu", "softmax"} <= set(names) and len(names) == len(fused.TWINS)
+    of_the_cpu = [op for op in fused.TWINS if not isinstance(op, tuple)]
+    assert {"AdamW", "gelu", "softmax"} <= set(names) and len(names) == len(of_the_cpu)
     assert names == sorted(names, key=str.lower)
     monkeypatch.setattr(threads, "count", lambda: 1)
     assert re.search(r"; on 1 thread(?!s)", info(capsys)["twins"])
@@ -52,7 +54,7 @@ def test_info_follows_the_threads_of_the_blas(capsys, monkeypatch):
     monkeypatch.delenv("MINITX_PLAIN", raising=False)
     limits = pytest.importorskip("threadpoolctl").threadpool_limits
     with limits(1, user_api="blas"):
-        assert info(capsys)["twins"].endswith("; on 1 thread")
+        assert info(capsys)["twins"].split("; ")[1] == "on 1 thread"
 
 
 def test_info_without_threadpoolctl():
@@ -60,13 +62,32 @@ def test_info_without_threadpoolctl():
     environ = {name: value for name, value in os.environ.items() if name != "MINITX_PLAIN"}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8", env=environ,
                           timeout=60)
-    assert "; on 1 thread (pip install threadpoolctl for as many as the BLAS uses)\n" in done.stdout
+    assert "; on 1 thread (pip install threadpoolctl for as many as the BLAS uses)" in done.stdout
 
 
 def test_info_says_why_there_is_no_gpu(capsys, monkeypatch):
     monkeypatch.setattr(minitx.backend, "_probe", lambda: (None, "nothing to be had"))
-    main(["info"])
-    assert "nothing to be had" in capsys.readouterr().out
+    rows = info(capsys)
+    assert rows["CUDA"].endswith("nothing to be had") and rows["devices"] == "cpu"
+
+
+def test_info_shows_the_gpu(cupy, capsys, monkeypatch):
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda i: dict(
+        name=b"Double", totalGlobalMem=16 * 2 ** 30, major=9, minor=0), raising=False)
+    for name, number in dict(runtimeGetVersion=13020, driverGetVersion=13010).items():
+        monkeypatch.setattr(cupy.cuda.runtime, name, lambda number=number: number, raising=False)
+    rows = info(capsys)
+    assert rows["devices"] == "cpu, cuda:0 Double (16 GiB, compute 9.0)"
+    assert rows["CUDA"] == "runtime 13.2, driver 13.1" and rows["CuPy"].startswith(cupy.__version__)
+
+
+def test_info_tells_the_twins_of_the_two_devices_apart(capsys, monkeypatch):
+    monkeypatch.delenv("MINITX_PLAIN", raising=False)
+    gelu = minitx.ops.OPS["gelu"]
+    monkeypatch.setattr(fused, "load", lambda table: table.update({gelu: 1, "AdamW": 2, ("cuda", gelu): 3}))
+    monkeypatch.setattr(threads, "count", lambda: 1)
+    assert info(capsys)["twins"].replace(" (pip install threadpoolctl for as many as the BLAS uses)", "") == (
+        "AdamW, gelu; on 1 thread; on cuda: gelu")
 
 
 def test_info_is_quick():

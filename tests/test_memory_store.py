@@ -10,6 +10,7 @@ import minitx as mt
 from minitx import memory, ops, optim
 from minitx.backend import owns_data
 
+pytestmark = pytest.mark.host("kept memory is the host's")
 SHAPE, DTYPE = (300, 301), np.dtype(np.float32)                         # a size that nothing else asks for
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import double
 import numpy as np
 import pytest
 
@@ -21,7 +22,9 @@ def blocks(language):
     return [text for kind, text in BLOCKS if kind == language]
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[-1][:40])
+@pytest.mark.parametrize("code", [
+    pytest.param(code, id=code.strip().splitlines()[-1][:40],
+                 marks=pytest.mark.host("twins of the CPU") if "# Fused" in code else ()) for code in blocks("python")])
 def test_python_blocks(code, tmp_path, monkeypatch, capsys):
     """Each block runs by itself, and prints what its comments say."""
     monkeypatch.chdir(tmp_path)
@@ -84,7 +87,7 @@ def outcome(code, names):
 
 
 def plain(result):
-    return np.asarray(result.detach() if hasattr(result, "detach") else result)
+    return np.asarray(double.here(result.detach() if hasattr(result, "detach") else result))
 
 
 def test_the_table_has_its_rows():
@@ -92,7 +95,9 @@ def test_the_table_has_its_rows():
     assert len(list(rows())) >= 24
 
 
-@pytest.mark.parametrize("origin, there, here", list(rows()), ids=lambda cell: cell)
+@pytest.mark.parametrize("origin, there, here", [
+    pytest.param(*row, marks=pytest.mark.host("NumPy's functions on a Tensor's own array") if "np." in row[2] else ())
+    for row in rows()], ids=lambda cell: cell)
 def test_row(origin, there, here):
     """The code on the right runs, and gives what the code in the middle gives."""
     ours = outcome(here, namespace(mt))

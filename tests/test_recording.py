@@ -12,6 +12,7 @@ import minitx as mt
 from minitx import ops
 from minitx.recording import mode, ran
 
+pytestmark = pytest.mark.host("twins of the CPU")
 X = np.ones((300, 300), np.float32)                                     # large enough for a twin
 
 

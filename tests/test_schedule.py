@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+import minitx as mt
 from minitx import optim
 from minitx.nn import Parameter
 from minitx.schedule import inverse_sqrt, noam_lr, warmup_cosine, warmup_linear
@@ -67,7 +68,7 @@ def test_numbers_that_make_no_schedule(schedule, arguments, says):
 
 def test_an_optimiser_asks_for_the_step_it_is_about_to_take():
     p = Parameter([0.0])
-    p.grad = np.ones(1, np.float32)
+    p.grad = mt.ones(1).data
     optimiser = optim.SGD([p], lr=partial(warmup_linear, **dict(CORNERS, peak=1.0, floor=0.0)))
     optimiser.step()
     assert p.item() == pytest.approx(-0.01)

@@ -89,10 +89,10 @@ def test_reader_learns(demo):
 def test_gru(demo):
     """Against the three equations, written out in NumPy."""
     net, x = demo.GRU(3), mt.randn(2, 4, 3)
-    W, b, U, c = (p.data for p in net.parameters())
+    W, b, U, c = (p.numpy() for p in net.parameters())
     h = np.zeros((2, 3))
     for t in range(4):
-        (rx, zx, nx), (rh, zh, nh) = np.split(x.data[:, t] @ W.T + b, 3, axis=1), np.split(h @ U.T + c, 3, axis=1)
+        (rx, zx, nx), (rh, zh, nh) = np.split(x.numpy()[:, t] @ W.T + b, 3, axis=1), np.split(h @ U.T + c, 3, axis=1)
         r, z = 1 / (1 + np.exp(-rx - rh)), 1 / (1 + np.exp(-zx - zh))
         h = (1 - z) * np.tanh(nx + r * nh) + z * h
     np.testing.assert_allclose(net(x).data, h, atol=1e-6)

@@ -89,12 +89,12 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(demo, pieces):
     model.zero_grad()
     assert demo.add_gradients(model, ids, answers, pieces) == pytest.approx(loss, rel=1e-12)
     for p, g in zip(model.parameters(), whole):
-        np.testing.assert_allclose(p.grad, g, rtol=0, atol=1e-12 * max(1, np.abs(g).max()))
+        np.testing.assert_allclose(p.grad, g, rtol=0, atol=1e-12 * max(1, abs(g).max()))
 
 
 def test_learns_what_it_is_given(demo, monkeypatch):
     """A handful of dates by heart: texts, answers, masks and decoding fit together."""
-    monkeypatch.setattr(demo, "STEPS", 120)
+    monkeypatch.setattr(demo, "STEPS", 150)
     monkeypatch.setattr(demo, "WARMUP", 20)
     monkeypatch.setattr(demo, "UNTRAINED", [pair for pair in demo.PAIRS if pair[0] != "de"])
     table = demo.alphabet()

@@ -82,7 +82,7 @@ def test_look(demo):
     rows, columns = model.patches.grid
     assert answers.shape == (5,) and gaze.shape == (5, rows, columns)
     _, weights = model(demo.mt.tensor(images[:5]), return_weights=True)
-    to_itself = weights[-1].data[:, :, 0, 0].mean(axis=1)
+    to_itself = weights[-1].numpy()[:, :, 0, 0].mean(axis=1)
     np.testing.assert_allclose(gaze.sum(axis=(1, 2)) + to_itself, 1, atol=1e-6)
     assert demo.enlarged(gaze[0], images[0, 0]).shape == (8, 8) and demo.enlarged(gaze[0], images[0, 0]).max() == 1
 

@@ -3,7 +3,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from double import here
 
+import minitx as mt
 from minitx import generate, models, nn, ops
 from minitx.models import weights
 from minitx.proof import directional
@@ -28,9 +30,10 @@ def small(head="lm", dtype=np.float64, **options):
     """None of its parameters is at its initial value, nor is the bias of the output layer."""
     model = models.BART(models.BartConfig(**{**SMALL, **options}), head).to(dtype=dtype)
     for name, p in model.named_parameters():
-        p.data[...] = RNG.standard_normal(p.shape) * 0.2 + (1 if "norm" in name and name.endswith("weight") else 0)
+        mean = 1 if "norm" in name and name.endswith("weight") else 0
+        p.data[...] = mt.tensor(RNG.standard_normal(p.shape) * 0.2 + mean).data
     if head:
-        model.lm_head.bias.data[...] = RNG.standard_normal(40)
+        model.lm_head.bias.data[...] = mt.tensor(RNG.standard_normal(40)).data
     return model
 
 
@@ -48,7 +51,7 @@ def published(model):
     if model.lm_head and not model.config.tie_word_embeddings:
         theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach().clone())
     prefix = "" if model.lm_head else weights.PREFIX["bart"]
-    state = {name.removeprefix(prefix): torch.tensor(x)
+    state = {name.removeprefix(prefix): torch.tensor(here(x))
              for name, x in weights.to_published("bart", model.state_dict()).items()}
     theirs.to(getattr(torch, str(model.shared.weight.dtype)))
     missing, unexpected = theirs.load_state_dict(state, strict=False)
@@ -59,7 +62,7 @@ def published(model):
 
 def close(ours, theirs, tol, name="", measure=None):
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, name
-    assert np.abs(ours - theirs).max() <= tol * max(np.abs(theirs if measure is None else measure).max(), 1e-3), name
+    assert np.abs(here(ours) - theirs).max() <= tol * max(np.abs(theirs if measure is None else measure).max(), 1e-3), name
 
 
 @pytest.mark.parametrize("dtype, tol", [(np.float64, 1e-9), (np.float32, 2e-5)])
@@ -81,7 +84,7 @@ def test_values_and_gradients_are_those_of_transformers(dtype, tol, source, targ
     masks = [None if mask is None else torch.tensor(mask.astype(int)) for mask in masks]
     expected = theirs(input_ids=torch.tensor(x), decoder_input_ids=torch.tensor(y), attention_mask=masks[0],
                       decoder_attention_mask=masks[1])[0]
-    close(out.data[real], expected.detach().numpy()[real], tol)
+    close(out.numpy()[real], expected.detach().numpy()[real], tol)
     if head:
         loss = ops.cross_entropy(out, labels)
         expected = torch.nn.functional.cross_entropy(expected.flatten(0, 1), torch.tensor(labels).flatten())
@@ -144,20 +147,20 @@ def test_what_stands_in_padding_changes_no_real_position_by_a_bit():
     for source, target in ("right", "right"), ("left", "left"):
         real, written = SOURCES[source], TARGETS[target]
         x, y = ids(3, S), ids(3, T)
-        memory, out = model.encode(x, real).data, model(x, y, real, written).data
+        memory, out = model.encode(x, real).numpy(), model(x, y, real, written).numpy()
         x[~real], y[~written] = ids((~real).sum()), ids((~written).sum())
-        np.testing.assert_array_equal(model.encode(x, real).data[real], memory[real])
-        np.testing.assert_array_equal(model(x, y, real, written).data[written], out[written])
+        np.testing.assert_array_equal(model.encode(x, real).numpy()[real], memory[real])
+        np.testing.assert_array_equal(model(x, y, real, written).numpy()[written], out[written])
 
 
 @pytest.mark.parametrize("kind", [int, bool])
 def test_padding_on_the_right_is_as_good_as_none_and_on_the_left_it_moves_the_text(kind):
     model, x, y = small(), ids(1, 6), ids(1, 4)
-    alone = model(x, y).data
+    alone = model(x, y).numpy()
     for pad, same in ((0, 3), True), ((2, 0), False):
         a, b = (np.pad(z, ((0, 0), pad), constant_values=1) for z in (x, y))
         masks = [np.pad(np.ones(z.shape, kind), ((0, 0), pad)) for z in (x, y)]
-        out = model(a, b, *masks).data[:, pad[0]:pad[0] + 4]
+        out = model(a, b, *masks).numpy()[:, pad[0]:pad[0] + 4]
         assert np.isfinite(out).all() and np.allclose(out, alone, atol=1e-12) == same
 
 
@@ -166,7 +169,7 @@ def test_positions_begin_in_the_third_row_whatever_the_ids_are():
     model(np.full((2, S), 1), np.full((2, 3), 1), SOURCES["left"][:2]).backward(RNG.standard_normal((2, 3, 40)))
     for layer, n in (model.encoder_positions, S), (model.decoder_positions, 3):
         assert layer.table.weight.shape == (32, 12)
-        np.testing.assert_array_equal(np.flatnonzero(layer.table.weight.grad.any(-1)), np.arange(2, n + 2))
+        np.testing.assert_array_equal(np.flatnonzero(here(layer.table.weight.grad).any(-1)), np.arange(2, n + 2))
 
 
 def test_the_paddings_row_learns_as_output_alone():
@@ -208,8 +211,8 @@ def test_a_source_of_padding_alone_is_nothing_to_look_at():
     nothing = np.zeros((2, S), int)
     out = model(ids(2, S), y, nothing)
     out.backward(RNG.standard_normal(out.shape))
-    assert all(np.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
-    assert not any(np.any(p.grad) for p in model.encoder.parameters() if p.grad is not None)
+    assert all(np.isfinite(here(p.grad)).all() for p in model.parameters() if p.grad is not None)
+    assert not any(p.grad.any() for p in model.encoder.parameters() if p.grad is not None)
 
 
 def test_a_head_with_a_bias_that_is_no_parameter():
@@ -251,7 +254,7 @@ def test_initial_values():
     model = models.BART(models.BartConfig(**{**SMALL, "d_model": 48}, init_std=0.05, tie_word_embeddings=False))
     for name, p in model.named_parameters():
         if p.ndim == 2:
-            assert p.data.std() == pytest.approx(0.05, rel=0.1) and abs(p.data.mean()) < 0.005, name
+            assert p.numpy().std() == pytest.approx(0.05, rel=0.1) and abs(p.numpy().mean()) < 0.005, name
         else:
             assert (p.data == (1 if name.endswith("weight") else 0)).all(), name
     assert not model.shared.weight.data[1].any() and model.lm_head.weight.data[1].all()
@@ -265,7 +268,7 @@ def test_every_matrix_is_drawn_once(tied, monkeypatch):
 
     def counting(shape, std=1.0):
         values = normal(shape, std)
-        drawn.append(np.count_nonzero(values))                      # none while the model is being built
+        drawn.append(np.count_nonzero(here(values)))                      # none while the model is being built
         return values
 
     monkeypatch.setattr(nn.init, "normal", counting)
@@ -285,7 +288,7 @@ def test_dropouts_are_where_bart_has_them():
     assert (model(x, y).data != model(x, y).data).any()
     model.eval()
     np.testing.assert_array_equal(model(x, y).data, model(x, y).data)
-    out = small(None, dropout=0.2, encoder_layers=0, decoder_layers=0).encode(ids(8, 30)).data
+    out = small(None, dropout=0.2, encoder_layers=0, decoder_layers=0).encode(ids(8, 30)).numpy()
     assert (out == 0).mean() == pytest.approx(0.2, abs=0.03)        # on what the norm gave
 
 
@@ -309,7 +312,7 @@ def test_a_scaled_embedding_is_one_that_is_larger():
 def test_norms_follow_what_is_added_and_the_embedding():
     model, x = small(encoder_layers=1), ids(2, S)
     block, positions = model.encoder.layers[0], model.encoder_positions
-    h = model.shared.weight.data[x] + positions.table.weight.data[2:S + 2]
+    h = model.shared.weight.numpy()[x] + positions.table.weight.numpy()[2:S + 2]
     h = ops.layer_norm(h, positions.norm.weight, positions.norm.bias, 1e-5)
     h = block.norm1(h + block.attn(h, h, h))
     h = block.norm2(h + block.ff(h))

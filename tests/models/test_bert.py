@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from double import here
 
+import minitx as mt
 from minitx import models, nn, ops
 from minitx.models.weights import from_published, to_published
 
@@ -37,7 +39,7 @@ def shaken(model, dtype=np.float64):
     """Away from the zeros and ones of the start, the rows of padding too."""
     model.to(dtype=dtype)
     for p in model.parameters():
-        p.data += (RNG.standard_normal(p.shape) * 0.2).astype(dtype)
+        p.data += mt.tensor((RNG.standard_normal(p.shape) * 0.2).astype(dtype)).data
     return model
 
 
@@ -65,7 +67,7 @@ def outputs(model, *inputs, **options):
 def close(ours, theirs, tol, name=""):
     theirs = theirs.detach().numpy()
     assert ours.shape == theirs.shape, name
-    assert np.abs(ours - theirs).max() <= tol * max(np.abs(theirs).max(), 1e-3), name
+    assert np.abs(here(ours) - theirs).max() <= tol * max(np.abs(theirs).max(), 1e-3), name
 
 
 # ---- against transformers --------------------------------------------------------------------------------------------
@@ -79,7 +81,7 @@ def twin(model, head):
     theirs = getattr(transformers, family + HEADS[head])(
         getattr(transformers, family + "Config")(**dataclasses.asdict(c)))
     theirs.to(torch.float64 if model.norm.weight.dtype == np.float64 else torch.float32).eval()
-    published = {bare(name, c, head): torch.tensor(value)
+    published = {bare(name, c, head): torch.tensor(here(value))
                  for name, value in to_published(c.model_type, model.state_dict()).items()}
     missing, unexpected = theirs.load_state_dict(published, strict=False)
     assert not unexpected and set(missing) <= {"cls.predictions.decoder.bias", "lm_head.decoder.bias"}   # tied there
@@ -142,7 +144,7 @@ def test_initial_values_are_spread_as_the_published_ones(kind):
     model = small(kind, "sequence", initializer_range=0.05, **{"dim" if kind == "distilbert" else "hidden_size": 64})
     for name, p in model.named_parameters():
         if p.ndim == 2:
-            assert p.data.std() == pytest.approx(0.05, rel=0.15) or "classifier" in name, name
+            assert p.numpy().std() == pytest.approx(0.05, rel=0.15) or "classifier" in name, name
         else:
             assert (p.data == (1 if name.endswith("weight") else 0)).all(), name
     for table in (model.word_embeddings, model.position_embeddings):
@@ -170,14 +172,14 @@ def test_directional_derivative_in_float64(kind, head):
     parameters = list(model.parameters())
     n = sum(p.size for p in parameters)
     direction = [RNG.standard_normal(p.shape) / math.sqrt(n) for p in parameters]      # of length 1
-    slope = sum((p.grad * d).sum() for p, d in zip(parameters, direction))
+    slope = sum((here(p.grad) * d).sum() for p, d in zip(parameters, direction))
 
     def at(h):
         for p, d in zip(parameters, direction):
-            p.data += h * d
+            p.data += mt.tensor(h * d).data
         value = scalar(model, inputs, dys, mask == 1).item()
         for p, d in zip(parameters, direction):
-            p.data -= h * d
+            p.data -= mt.tensor(h * d).data
         return value
 
     h = 1e-3                                                        # and an error of order h^4
@@ -202,7 +204,7 @@ def test_what_padding_holds_changes_no_bit_of_a_real_position(kind, head, side):
         if out.ndim == 3:
             dy[~real] = 0
         out.backward(dy)
-        results.append([out.data[real] if out.ndim == 3 else out.data]
+        results.append([out.numpy()[real] if out.ndim == 3 else out.data]
                        + [p.grad for p in model.parameters() if p.grad is not None])
     for first, second in zip(*results, strict=True):
         np.testing.assert_array_equal(first, second)
@@ -233,12 +235,12 @@ def test_padding_on_the_right_changes_nothing_but_its_own(kind):
 def test_a_row_of_nothing_but_padding_stays_finite_and_alone(kind):
     model = shaken(small(kind), np.float64)
     x, mask = padded("right", 3, 7)
-    before = model(x, mask).data
+    before = model(x, mask).numpy()
     mask[1] = 0
     out = model(x, mask)
     out.backward(np.ones(out.shape))
-    np.testing.assert_array_equal(out.data[[0, 2]], before[[0, 2]])
-    assert np.isfinite(out.data).all() and all(np.isfinite(p.grad).all() for p in model.parameters())
+    np.testing.assert_array_equal(out.numpy()[[0, 2]], before[[0, 2]])
+    assert np.isfinite(out.numpy()).all() and all(np.isfinite(here(p.grad)).all() for p in model.parameters())
 
 
 @every_kind
@@ -268,7 +270,7 @@ def test_token_types_are_told_apart_and_0_if_left_out():
     model, x = shaken(small("bert", None)), ids(2, 5)
     zeros = np.zeros((2, 5), int)
     np.testing.assert_allclose(model(x, token_type_ids=zeros).data, model(x).data, rtol=0, atol=1e-12)
-    assert np.abs(model(x, token_type_ids=zeros + 1).data - model(x).data).max() > 0.01
+    assert np.abs(model(x, token_type_ids=zeros + 1).numpy() - model(x).numpy()).max() > 0.01
 
 
 @pytest.mark.parametrize("kind, option, in_the_head", [
@@ -289,7 +291,7 @@ def test_which_models_have_a_pooler():
     assert poolers == {("bert", None), ("bert", "sequence"), ("roberta", None)}
     model = shaken(small("bert", None))
     x = model(ids(2, 5))
-    expected = np.tanh(x.data[:, 0] @ model.pooler.dense.weight.data.T + model.pooler.dense.bias.data)
+    expected = np.tanh(x.numpy()[:, 0] @ model.pooler.dense.weight.numpy().T + model.pooler.dense.bias.numpy())
     np.testing.assert_allclose(model.pooler(x).data, expected, rtol=1e-12)
 
 

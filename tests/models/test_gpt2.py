@@ -3,10 +3,12 @@ import math
 
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import models, nn, ops, optim
 from minitx.autograd import Op
+from minitx.backend import is_array
 from minitx.models import weights
 
 RNG = np.random.default_rng(0)
@@ -23,7 +25,7 @@ def ids(*shape):
 
 
 def leaves_of(model, torch):
-    return {name: torch.tensor(p.data, requires_grad=True) for name, p in model.named_parameters()}
+    return {name: torch.tensor(here(p), requires_grad=True) for name, p in model.named_parameters()}
 
 
 def torch_gpt2(torch, c, w, x):
@@ -53,7 +55,7 @@ def torch_gpt2(torch, c, w, x):
 
 def close(ours, theirs, tol, name=""):
     theirs = theirs.detach().numpy()
-    assert np.abs(ours - theirs).max() <= tol * max(np.abs(theirs).max(), 1e-3), name
+    assert np.abs(here(ours) - theirs).max() <= tol * max(np.abs(theirs).max(), 1e-3), name
 
 
 @pytest.mark.parametrize("dtype, tol", [(np.float64, 1e-10), (np.float32, 1e-5)])
@@ -63,7 +65,7 @@ def test_values_and_gradients_are_pytorchs(dtype, tol, options):
     torch = pytest.importorskip("torch")
     model = small(**options).to(dtype=dtype)
     for p in model.parameters():
-        p.data += RNG.standard_normal(p.shape).astype(dtype) * dtype(0.1)       # away from the zeros and ones
+        p.data += mt.tensor(RNG.standard_normal(p.shape).astype(dtype) * dtype(0.1)).data       # away from the zeros and ones
     x, y = ids(2, 11), ids(2, 11)
     logits = model(x)
     loss = ops.cross_entropy(logits, y)
@@ -89,19 +91,19 @@ def test_values_and_gradients_are_the_published_models(dtype, tol, mask, options
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     model = small(**options).to(dtype=dtype)
     for p in model.parameters():
-        p.data += RNG.standard_normal(p.shape).astype(dtype) * dtype(0.1)       # away from the zeros and ones
+        p.data += mt.tensor(RNG.standard_normal(p.shape).astype(dtype) * dtype(0.1)).data       # away from the zeros and ones
     fields = {name: value for name, value in vars(model.config).items() if name != "bias"}
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**fields, attn_implementation="sdpa"))
     theirs.to(getattr(torch, np.dtype(dtype).name)).eval()
     state = weights.to_published("gpt2", model.state_dict())
-    theirs.load_state_dict({name: torch.tensor(array) for name, array in state.items()})
+    theirs.load_state_dict({name: torch.tensor(here(array)) for name, array in state.items()})
     x, y, padded = ids(3, 9), ids(3, 9), {}
     if mask is not None:
         y[mask == 0] = -100
         padded = dict(attention_mask=torch.tensor(mask), position_ids=torch.tensor(nn.position_ids_from_mask(mask)))
     logits = model(x, mask)
     expected = theirs(torch.tensor(x), **padded).logits
-    close(logits.data[y >= 0], expected[torch.tensor(y >= 0)], tol)
+    close(logits.numpy()[y >= 0], expected[torch.tensor(y >= 0)], tol)
     ops.cross_entropy(logits, y).backward()
     torch.nn.functional.cross_entropy(expected.flatten(0, 1), torch.tensor(y).flatten()).backward()
     ours = weights.to_published("gpt2", {name: p.grad for name, p in model.named_parameters()})
@@ -114,7 +116,7 @@ def test_values_and_gradients_are_the_published_models(dtype, tol, mask, options
 @pytest.mark.parametrize("mask", [LEFT, LEFT[:, ::-1]], ids=["left", "right"])
 def test_what_stands_in_padding_changes_no_token_by_one_bit(mask):
     model, x, tokens = small(), ids(3, 9), mask == 1
-    before, after = model(x, mask).data, model(np.where(tokens, x, 64 - x), mask).data
+    before, after = model(x, mask).numpy(), model(np.where(tokens, x, 64 - x), mask).numpy()
     np.testing.assert_array_equal(before[tokens], after[tokens])
     assert np.isfinite(after).all()
 
@@ -123,9 +125,9 @@ def test_what_stands_in_padding_changes_no_token_by_one_bit(mask):
 def test_batches_of_one_of_none_and_short_ones(shape):
     model = small()
     out = model(ids(*shape), np.ones(shape, int))
-    assert out.shape == (*shape, 65) and np.isfinite(out.data).all()
+    assert out.shape == (*shape, 65) and np.isfinite(out.numpy()).all()
     out.sum().backward()
-    assert all(p.grad is not None and np.isfinite(p.grad).all() for p in model.parameters())
+    assert all(p.grad is not None and np.isfinite(here(p.grad)).all() for p in model.parameters())
 
 
 def test_ten_training_steps_are_pytorchs():
@@ -183,8 +185,8 @@ def test_initial_values():
     for name, p in model.named_parameters():
         if p.ndim == 2:
             adds = "w_o" in name or "net.3" in name
-            assert p.data.std() == pytest.approx(0.05 / math.sqrt(6) if adds else 0.05, rel=0.1), name
-            assert abs(p.data.mean()) < 0.005
+            assert p.numpy().std() == pytest.approx(0.05 / math.sqrt(6) if adds else 0.05, rel=0.1), name
+            assert abs(p.numpy().mean()) < 0.005
         else:
             assert (p.data == (1 if name.endswith("weight") else 0)).all(), name
     loss = ops.cross_entropy(small()(ids(8, 16)), ids(8, 16)).item()
@@ -250,7 +252,7 @@ def test_padding_on_either_side_changes_nothing(kind):
         mask = np.pad(np.ones((1, 6), kind), ((0, 0), pad))
         out = model(padded, mask)
         np.testing.assert_allclose(out.data[0, pad[0]:pad[0] + 6], alone, atol=1e-6)
-        assert np.isfinite(out.data).all()
+        assert np.isfinite(out.numpy()).all()
 
 
 def test_dropouts_are_where_gpt2_has_them():
@@ -302,14 +304,14 @@ def test_directional_derivative_in_float64():
     ops.cross_entropy(model(x), y).backward()
     parameters = list(model.parameters())
     direction = [RNG.standard_normal(p.shape) / math.sqrt(counted(65, 16, 24, 2)) for p in parameters]    # of length 1
-    slope = sum((p.grad * d).sum() for p, d in zip(parameters, direction))
+    slope = sum((here(p.grad) * d).sum() for p, d in zip(parameters, direction))
 
     def loss_at(h):
         for p, d in zip(parameters, direction):
-            p.data += h * d
+            p.data += mt.tensor(h * d).data
         value = ops.cross_entropy(model(x), y).item()
         for p, d in zip(parameters, direction):
-            p.data -= h * d
+            p.data -= mt.tensor(h * d).data
         return value
 
     h = 1e-4
@@ -346,7 +348,7 @@ class Watch:
         return watched
 
     def see(self, name, value):
-        if isinstance(value, (np.ndarray, np.generic)):
+        if isinstance(value, np.generic) or is_array(value):
             self.dtypes.setdefault(value.dtype, set()).add(name)
         for inner in value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ():
             self.see(name, inner)

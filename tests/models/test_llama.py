@@ -5,6 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import generate, models, nn, ops
@@ -24,7 +25,7 @@ def small(head="lm", **options):
 def stirred(model):
     """The model with every parameter moved away from its initial zeros, ones and small numbers."""
     for p in model.parameters():
-        p.data += RNG.standard_normal(p.shape).astype(p.dtype) * p.dtype.type(0.1)
+        p.data += mt.tensor(RNG.standard_normal(p.shape).astype(p.dtype) * p.dtype.type(0.1)).data
     return model
 
 
@@ -60,13 +61,13 @@ def published(model):
                 return forward(*args, **options)
 
         theirs.model.rotary_emb.forward = in_double
-    theirs.load_state_dict({name: torch.tensor(array) for name, array in state.items()})
+    theirs.load_state_dict({name: torch.tensor(here(array)) for name, array in state.items()})
     return theirs.eval()
 
 
 def close(ours, theirs, tol, name=""):
     theirs = theirs.detach().numpy()
-    assert np.abs(ours - theirs).max() <= tol * max(np.abs(theirs).max(), 1e-3), name
+    assert np.abs(here(ours) - theirs).max() <= tol * max(np.abs(theirs).max(), 1e-3), name
 
 
 def check_parity(model, tol, mask=None):
@@ -80,7 +81,7 @@ def check_parity(model, tol, mask=None):
         options = dict(attention_mask=torch.tensor(mask), position_ids=torch.tensor(nn.position_ids_from_mask(mask)))
     logits = model(x, mask)
     expected = theirs(torch.tensor(x), **options).logits
-    close(logits.data[y >= 0], expected[torch.tensor(y >= 0)], tol)
+    close(logits.numpy()[y >= 0], expected[torch.tensor(y >= 0)], tol)
     ops.cross_entropy(logits, y).backward()
     torch.nn.functional.cross_entropy(expected.flatten(0, 1), torch.tensor(y).flatten()).backward()
     ours = weights.to_published("llama", {name: p.grad for name, p in model.named_parameters()})
@@ -116,7 +117,7 @@ def test_the_published_model_counts_padding_and_gives_the_same():
     torch, model = pytest.importorskip("torch"), stirred(small().to(dtype=np.float64))
     x = ids(3, 9)
     theirs = published(model)(torch.tensor(x), attention_mask=torch.tensor(LEFT)).logits
-    close(model(x, LEFT).data[LEFT == 1], theirs[torch.tensor(LEFT == 1)], 1e-9)
+    close(model(x, LEFT).numpy()[LEFT == 1], theirs[torch.tensor(LEFT == 1)], 1e-9)
 
 
 def test_the_default_is_the_published_one():
@@ -141,7 +142,7 @@ def test_initial_values():
     model = small(hidden_size=64, initializer_range=0.05, attention_bias=True, mlp_bias=True)
     for name, p in model.named_parameters():
         if p.ndim == 2:
-            assert p.data.std() == pytest.approx(0.05, rel=0.1) and abs(p.data.mean()) < 0.005, name
+            assert p.numpy().std() == pytest.approx(0.05, rel=0.1) and abs(p.numpy().mean()) < 0.005, name
         else:
             assert (p.data == (1 if name.endswith("weight") else 0)).all(), name
     loss = ops.cross_entropy(small()(ids(8, 16)), ids(8, 16)).item()
@@ -178,8 +179,8 @@ def test_what_stands_in_padding_changes_no_token_by_one_bit(mask):
         model.zero_grad()
         logits = model(x, mask)
         ops.cross_entropy(logits, np.where(tokens, 1, -100)).backward()
-        assert np.isfinite(logits.data).all()
-        return [logits.data[tokens]] + [p.grad for name, p in model.named_parameters() if name.endswith("w_q.weight")]
+        assert np.isfinite(logits.numpy()).all()
+        return [logits.numpy()[tokens]] + [p.grad for name, p in model.named_parameters() if name.endswith("w_q.weight")]
 
     for before, after in zip(outcome(x), outcome(np.where(tokens, x, 64 - x)), strict=True):
         np.testing.assert_array_equal(before, after)
@@ -197,9 +198,9 @@ def test_padding_changes_nothing_else():
 def test_batches_of_one_of_none_and_short_ones(shape):
     model = stirred(small())
     out = model(ids(*shape), np.ones(shape, int))
-    assert out.shape == (*shape, 65) and np.isfinite(out.data).all()
+    assert out.shape == (*shape, 65) and np.isfinite(out.numpy()).all()
     out.sum().backward()
-    assert all(p.grad is not None and np.isfinite(p.grad).all() for p in model.parameters())
+    assert all(p.grad is not None and np.isfinite(here(p.grad)).all() for p in model.parameters())
 
 
 def test_a_row_of_a_batch_is_the_row_alone():
@@ -210,10 +211,10 @@ def test_a_row_of_a_batch_is_the_row_alone():
 def test_a_row_of_padding_alone_is_finite_and_disturbs_nobody():
     model, x = stirred(small().to(dtype=np.float64)), ids(2, 5)
     out = model(x, np.array([[1] * 5, [0] * 5]))
-    assert np.isfinite(out.data).all()
+    assert np.isfinite(out.numpy()).all()
     np.testing.assert_allclose(out.data[0], model(x[:1]).data[0], rtol=1e-10, atol=1e-12)
-    out.backward(np.ones_like(out.data))
-    assert all(np.isfinite(p.grad).all() for p in model.parameters())
+    out.backward(np.ones(out.shape))
+    assert all(np.isfinite(here(p.grad)).all() for p in model.parameters())
 
 
 def test_dropout_is_in_the_attention_weights_alone():
@@ -333,7 +334,7 @@ def test_slopes_with_scaled_positions(scaling, mask):
 def test_scaled_positions_change_what_a_model_gives(scaling):
     model, plain, x = far(scaling), far(None), ids(2, 40)
     plain.load_state_dict(model.state_dict())
-    assert (np.abs(model(x).data - plain(x).data)[:, 1:].max(-1) > 1e-3).all()
+    assert (np.abs(model(x).numpy() - plain(x).numpy())[:, 1:].max(-1) > 1e-3).all()
 
 
 @SCALED
@@ -346,8 +347,8 @@ def test_scaled_positions_with_a_cache_are_those_without(scaling):
     assert len(np.unique(out)) > 5
     cache = nn.Cache()
     with mt.no_grad():
-        steps = [model(whole[:, :9], mask[:, :9], cache=cache).data[:, -1:]]
-        steps += [model(whole[:, t:t + 1], mask[:, :t + 1], cache=cache).data for t in range(9, 48)]
+        steps = [model(whole[:, :9], mask[:, :9], cache=cache).numpy()[:, -1:]]
+        steps += [model(whole[:, t:t + 1], mask[:, :t + 1], cache=cache).numpy() for t in range(9, 48)]
     np.testing.assert_allclose(np.concatenate(steps, 1), model(whole, mask).data[:, 8:-1], rtol=1e-9, atol=1e-11)
 
 

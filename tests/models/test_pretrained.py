@@ -122,7 +122,7 @@ def test_there_and_back(family, head, options, tmp_path):
     assert not any(module.training for module in found.modules())
     for name, tensor in found.saved().items():
         flags = tensor.data.flags
-        assert flags.c_contiguous and flags.owndata and flags.writeable, name
+        assert flags.c_contiguous and flags.owndata and getattr(flags, "writeable", True), name
         assert tensor.requires_grad == isinstance(tensor, nn.Parameter), name
     assert checkpoint.metadata(tmp_path / "new" / "folder" / "model.safetensors") == {"format": "pt"}
     assert sorted(os.listdir(tmp_path / "new" / "folder")) == ["config.json", "model.safetensors"]
@@ -605,6 +605,7 @@ WIDE = {"gpt2": lambda: models.GPT2(models.GPT2Config(vocab_size=50, n_positions
         "t5": lambda: models.T5(models.T5Config(vocab_size=20000, d_model=256, num_layers=1))}
 
 
+@pytest.mark.host("memory is counted on the host")
 @pytest.mark.parametrize("kind, dtype", [("F32", np.float32), ("BF16", np.float32), ("F32", np.float16), ("F16", np.float32)])
 @pytest.mark.parametrize("family", WIDE)
 def test_peak_memory_is_little_more_than_the_weights(family, kind, dtype, tmp_path):

@@ -555,7 +555,7 @@ def compare(folder, config, architecture, tol=1e-9, dtype="double"):
         found, expected = ours(ids), theirs(torch.tensor(ids))
     expected = expected[0].detach().numpy()
     assert found.shape == expected.shape
-    assert np.abs(found.data - expected).max() <= tol * max(np.abs(expected).max(), 1e-3)
+    assert np.abs(found.numpy() - expected).max() <= tol * max(np.abs(expected).max(), 1e-3)
     return config, head
 
 

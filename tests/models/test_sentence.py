@@ -243,6 +243,7 @@ def test_batches():
     assert in_batches([], 4, 12) == [] and [batch.tolist() for batch in in_batches([0, 0], 4, 12)] == [[0, 1]]
 
 
+@pytest.mark.host("threads of the CPU")
 def test_side_by_side(tmp_path, words, monkeypatch):
     """In several threads the same vectors, and BLAS has its threads back, also after an error."""
     threadpoolctl = pytest.importorskip("threadpoolctl")

@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import generate, models, nn, ops, optim, schedule
@@ -21,7 +22,7 @@ def exact(**options):
     """In float64, every parameter redrawn: zeros and ones would hide what they multiply."""
     model = small(**options).to(dtype=np.float64)
     for p in model.parameters():
-        p.data[...] = RNG.standard_normal(p.shape) * 0.5
+        p.data[...] = mt.tensor(RNG.standard_normal(p.shape) * 0.5).data
     return model
 
 
@@ -34,7 +35,7 @@ def test_it_is_its_formula():
     src_mask, tgt_mask = np.array([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1]]), np.array([[1, 1, 1, 1], [0, 0, 1, 1]])
 
     def embedded(table, ids, places):
-        return mt.tensor(table.weight.data[ids] * np.float32(math.sqrt(8)) + model.positions.pe.data[0, places])
+        return mt.tensor(table.weight.numpy()[ids] * np.float32(math.sqrt(8)) + model.positions.pe.numpy()[0, places])
 
     x = embedded(model.src_embed, src, [[0, 1, 2, 2, 2], [0, 0, 1, 2, 3]])
     y = embedded(model.tgt_embed, tgt, [[0, 1, 2, 3], [0, 0, 0, 1]])
@@ -103,7 +104,7 @@ def test_padding_changes_no_real_position(side, norm_first):
         padded = [np.full(mask.shape, filling) for mask in masks]
         for mask, values, real in zip(masks, padded, (src, tgt)):
             values[mask == 1] = real.ravel()
-        found.append(model(*padded, *masks).data)
+        found.append(model(*padded, *masks).numpy())
         assert np.isfinite(found[-1]).all()
     real = [y[masks[1] == 1].reshape(alone.shape) for y in found]
     np.testing.assert_array_equal(real[0], real[1])                 # what stands in the padding: not one bit
@@ -115,7 +116,7 @@ def test_a_source_that_is_all_padding_is_not_seen():
     model, tgt, mask = exact(), ids(2, 4), np.array([[0, 0, 0], [1, 1, 0]])
     y = [model(source, tgt, mask) for source in (np.zeros((2, 3), int), np.full((2, 3), 5))]
     np.testing.assert_array_equal(y[0].data[0], y[1].data[0])
-    assert (y[0].data[1] != y[1].data[1]).any() and np.isfinite(y[0].data).all()
+    assert (y[0].data[1] != y[1].data[1]).any() and np.isfinite(y[0].numpy()).all()
 
 
 @pytest.mark.parametrize("batch, n_src, n_tgt", [(1, 1, 1), (1, 9, 9), (0, 5, 4), (2, 0, 4), (2, 5, 0), (0, 0, 0)])
@@ -125,7 +126,7 @@ def test_small_and_empty(batch, n_src, n_tgt):
     assert logits.shape == (batch, n_tgt, 13)
     loss = ops.cross_entropy(logits, tgt)
     loss.backward()
-    assert np.isfinite(loss.data) and all(p.grad is None or np.isfinite(p.grad).all() for p in model.parameters())
+    assert np.isfinite(loss.numpy()) and all(p.grad is None or np.isfinite(here(p.grad)).all() for p in model.parameters())
 
 
 def test_rows_do_not_mix():
@@ -159,15 +160,15 @@ def test_tied_embeddings_are_one_matrix(head, matrices, biases):
         assert tied.lm_head.weight is tied.tgt_embed.weight
     assert set(tied.state_dict()) == set(apart.state_dict())
     tied(ids(2, 3), ids(2, 3)).backward(np.ones((2, 3, 11 if head else 8), np.float32))
-    assert np.isfinite(tied.src_embed.weight.grad).all()
+    assert np.isfinite(here(tied.src_embed.weight.grad)).all()
 
 
 def test_initial_values():
     model = small(src_vocab_size=400, tgt_vocab_size=300, d_model=64, num_heads=4)
     for embedding in model.src_embed, model.tgt_embed:
-        assert embedding.weight.data.std() == pytest.approx(1 / 8, rel=0.03)
-        assert abs(embedding.weight.data.mean()) < 0.005
-    w = model.transformer.encoder.layers[0].attn.w_o.weight.data
+        assert embedding.weight.numpy().std() == pytest.approx(1 / 8, rel=0.03)
+        assert abs(embedding.weight.numpy().mean()) < 0.005
+    w = model.transformer.encoder.layers[0].attn.w_o.weight.numpy()
     assert 0.98 < np.abs(w).max() / math.sqrt(6 / 128) <= 1         # nn.Transformer's own
     assert not model.transformer.decoder.layers[1].norm_first and model.transformer.decoder.norm is not None
     mt.manual_seed(5)

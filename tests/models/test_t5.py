@@ -3,7 +3,9 @@ import math
 
 import numpy as np
 import pytest
+from double import here
 
+import minitx as mt
 from minitx import generate, models, nn, ops
 from minitx.models import weights
 from minitx.models.published import write_config
@@ -28,7 +30,7 @@ def small(head="lm", dtype=np.float64, **options):
     model = models.T5(models.T5Config(**{**SMALL, **options}), head).to(dtype=dtype)
     for name, p in model.named_parameters():
         spread = 1.0 if "relative_bias" in name else 0.2
-        p.data[...] = RNG.standard_normal(p.shape) * spread + (1 if "norm" in name else 0)
+        p.data[...] = mt.tensor(RNG.standard_normal(p.shape) * spread + (1 if "norm" in name else 0)).data
     return model
 
 
@@ -54,7 +56,7 @@ def published(monkeypatch):
             theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach().clone())
         state = weights.to_published("t5", model.state_dict())
         theirs.to(getattr(torch, str(model.shared.weight.dtype)))
-        state = {name: torch.tensor(x) for name, x in state.items()}
+        state = {name: torch.tensor(here(x)) for name, x in state.items()}
         missing, unexpected = theirs.load_state_dict(state, strict=False)
         assert not unexpected and set(missing) == {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
         return theirs
@@ -63,7 +65,7 @@ def published(monkeypatch):
 
 def close(ours, theirs, tol, name=""):
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, name
-    assert np.abs(ours - theirs).max() <= tol * max(np.abs(theirs).max(), 1e-3), name
+    assert np.abs(here(ours) - theirs).max() <= tol * max(np.abs(theirs).max(), 1e-3), name
 
 
 @pytest.mark.parametrize("dtype, tol", [(np.float64, 1e-9), (np.float32, 2e-5)])
@@ -84,7 +86,7 @@ def test_values_and_gradients_are_those_of_transformers(published, dtype, tol, s
     masks = [None if mask is None else torch.tensor(mask.astype(int)) for mask in masks]
     expected = theirs(input_ids=torch.tensor(x), decoder_input_ids=torch.tensor(y), attention_mask=masks[0],
                       decoder_attention_mask=masks[1])[0]
-    close(out.data[real], expected.detach().numpy()[real], tol)
+    close(out.numpy()[real], expected.detach().numpy()[real], tol)
     if head:
         loss = ops.cross_entropy(out, labels)
         expected = torch.nn.functional.cross_entropy(expected.flatten(0, 1), torch.tensor(labels).flatten())
@@ -140,10 +142,10 @@ def test_what_stands_in_padding_changes_no_real_position_by_a_bit():
     for source, target in ("right", "right"), ("left", "left"):
         real, written = SOURCES[source], TARGETS[target]
         x, y = ids(3, S), ids(3, T)
-        memory, out = model.encode(x, real).data, model(x, y, real, written).data
+        memory, out = model.encode(x, real).numpy(), model(x, y, real, written).numpy()
         x[~real], y[~written] = ids((~real).sum()), ids((~written).sum())
-        np.testing.assert_array_equal(model.encode(x, real).data[real], memory[real])
-        np.testing.assert_array_equal(model(x, y, real, written).data[written], out[written])
+        np.testing.assert_array_equal(model.encode(x, real).numpy()[real], memory[real])
+        np.testing.assert_array_equal(model(x, y, real, written).numpy()[written], out[written])
 
 
 @pytest.mark.parametrize("kind", [int, bool])
@@ -162,8 +164,8 @@ def test_a_source_of_padding_alone_is_nothing_to_look_at():
     out = model(ids(2, S), y, nothing)
     np.testing.assert_array_equal(out.data, model(ids(2, S), y, nothing).data)
     out.backward(RNG.standard_normal(out.shape))
-    assert all(np.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
-    assert not any(np.any(p.grad) for p in model.encoder.parameters() if p.grad is not None)
+    assert all(np.isfinite(here(p.grad)).all() for p in model.parameters() if p.grad is not None)
+    assert not any(p.grad.any() for p in model.encoder.parameters() if p.grad is not None)
 
 
 def test_no_target_position_sees_what_comes_after():
@@ -195,10 +197,10 @@ def test_distance_is_all_that_positions_are():
     model, x = small(num_layers=1, num_decoder_layers=1), ids(1, 5)
     twice = np.tile(x, 2)
     model.encoder.relative_bias.weight.data[...] = 0
-    out = model.encode(twice).data
+    out = model.encode(twice).numpy()
     np.testing.assert_allclose(out[:, :5], out[:, 5:], atol=1e-12)  # without it the encoder cannot tell the two apart
-    model.encoder.relative_bias.weight.data[...] = RNG.standard_normal((8, 3))
-    out = model.encode(twice).data
+    model.encoder.relative_bias.weight.data[...] = mt.tensor(RNG.standard_normal((8, 3))).data
+    out = model.encode(twice).numpy()
     assert (np.abs(out[:, :5] - out[:, 5:]) > 1e-6).any(-1).all()
 
 
@@ -207,7 +209,7 @@ def test_encoder_looks_both_ways_and_decoder_back_and_cross_attention_has_no_bia
     assert model.encoder.relative_bias.bidirectional and not model.decoder.relative_bias.bidirectional
     model(ids(1, S), ids(1, T)).backward(RNG.standard_normal((1, T, 40)))
     biases = model.encoder.relative_bias, model.decoder.relative_bias
-    used = [np.flatnonzero(bias.weight.grad.any(-1)).tolist() for bias in biases]
+    used = [np.flatnonzero(here(bias.weight.grad).any(-1)).tolist() for bias in biases]
     assert used == [[0, 1, 2, 3, 5, 6, 7], [0, 1, 2, 3, 4, 5]]      # the encoder's 4 would be 0 ahead
     assert [bias.weight.shape for bias in biases] == [(8, 3), (8, 3)]
     for name, p in model.named_parameters():
@@ -263,7 +265,7 @@ def test_initial_values(factor):
             assert (p.data == factor).all(), name
         else:
             key = next(key for key in stds if key in name)
-            assert p.data.std() == pytest.approx(factor * stds[key], rel=0.35 if p.size < 100 else 0.1), name
+            assert p.numpy().std() == pytest.approx(factor * stds[key], rel=0.35 if p.size < 100 else 0.1), name
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -272,7 +274,7 @@ def test_every_matrix_is_drawn_once(tied, monkeypatch):
 
     def counting(shape, std=1.0):
         values = normal(shape, std)
-        drawn.append(np.count_nonzero(values))                      # none while the model is being built
+        drawn.append(np.count_nonzero(here(values)))                      # none while the model is being built
         return values
 
     monkeypatch.setattr(nn.init, "normal", counting)
@@ -292,7 +294,7 @@ def test_dropouts_are_where_t5_has_them():
     model.eval()
     np.testing.assert_array_equal(model(x, y).data, model(x, y).data)
     bare = small(None, num_layers=0, num_decoder_layers=0, dropout_rate=0.25)
-    out = bare(ids(8, S), ids(8, 20)).data                          # only the stack's own two: 1 - 0.75^2 are zeros
+    out = bare(ids(8, S), ids(8, 20)).numpy()                        # only the stack's own two: 1 - 0.75^2 are zeros
     assert (out == 0).mean() == pytest.approx(0.4375, abs=0.05)
 
 

@@ -3,6 +3,7 @@ import functools
 
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import nn, ops
@@ -35,15 +36,15 @@ def test_it_is_pytorchs(kind, masked):
     ours = attention(C, H, bias=kind != "no bias", kdim=kdim, vdim=vdim)
     theirs = torch.nn.MultiheadAttention(C, H, batch_first=True, bias=kind != "no bias", kdim=kdim, vdim=vdim).double()
     state = {"out_proj.weight": ours.w_o.weight}
-    weights = [w.weight.data for w in (ours.w_q, ours.w_k, ours.w_v)]
+    weights = [w.weight.numpy() for w in (ours.w_q, ours.w_k, ours.w_v)]
     if kind == "kdim and vdim":
         state.update(zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), weights))
     else:
         state["in_proj_weight"] = np.concatenate(weights)
     if kind != "no bias":
         state["out_proj.bias"] = ours.w_o.bias
-        state["in_proj_bias"] = np.concatenate([w.bias.data for w in (ours.w_q, ours.w_k, ours.w_v)])
-    theirs.load_state_dict({name: torch.tensor(np.asarray(value)) for name, value in state.items()})
+        state["in_proj_bias"] = np.concatenate([w.bias.numpy() for w in (ours.w_q, ours.w_k, ours.w_v)])
+    theirs.load_state_dict({name: torch.tensor(here(value)) for name, value in state.items()})
 
     a, b, c = ([torch.tensor(x.numpy(), requires_grad=True) for x in (q, k, v)])
     if kind == "self":
@@ -69,13 +70,13 @@ def test_each_head_is_an_attention_of_its_own():
     heads = []
     for h in range(H):
         rows = slice(h * C // H, (h + 1) * C // H)
-        q, k, v = (x.data @ w.weight.data[rows].T + w.bias.data[rows] for w in (layer.w_q, layer.w_k, layer.w_v))
+        q, k, v = (x.numpy() @ w.weight.numpy()[rows].T + w.bias.numpy()[rows] for w in (layer.w_q, layer.w_k, layer.w_v))
         scores = q @ k.swapaxes(-1, -2) / np.sqrt(C // H)
         p = np.exp(np.where(nn.causal_mask(T), scores, -np.inf))
         p /= p.sum(-1, keepdims=True)
         np.testing.assert_allclose(weights.data[:, h], p, rtol=1e-12, atol=1e-12)
         heads.append(p @ v)
-    expected = np.concatenate(heads, -1) @ layer.w_o.weight.data.T + layer.w_o.bias.data
+    expected = np.concatenate(heads, -1) @ layer.w_o.weight.numpy().T + layer.w_o.bias.numpy()
     np.testing.assert_allclose(out.data, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -115,7 +116,7 @@ def grouped_and_whole(kv_heads, d_k=2):
     assert grouped.w_k.weight.shape == (kv_heads * d_k, 8)
     state = grouped.state_dict()
     for name in "w_k.weight", "w_k.bias", "w_v.weight", "w_v.bias":
-        heads = state[name].reshape(kv_heads, d_k, -1)
+        heads = here(state[name]).reshape(kv_heads, d_k, -1)
         state[name] = np.repeat(heads, 4 // kv_heads, axis=0).reshape(whole.state_dict()[name].shape)
     whole.load_state_dict(state)
     return grouped, whole
@@ -126,7 +127,7 @@ def test_a_query_that_sees_nothing_is_the_output_bias():
     out = layer(x, x, x, nn.padding_mask([0, T], T))
     assert (out.data[0] == layer.w_o.bias.data).all()
     out.backward(np.ones(out.shape))
-    assert (x.grad[0] == 0).all() and np.isfinite(x.grad).all()
+    assert (x.grad[0] == 0).all() and np.isfinite(here(x.grad)).all()
 
 
 def test_dropout_falls_on_the_weights_in_train_mode():
@@ -149,7 +150,7 @@ def test_attend_may_be_replaced():
     layer.attend = uniform
     out = layer(x, x, x, is_causal=True)
     mean = layer.w_o(layer.w_v(x).mean(axis=1, keepdims=True))
-    np.testing.assert_allclose(out.data, np.broadcast_to(mean.data, out.shape), atol=1e-6)
+    np.testing.assert_allclose(out.data, np.broadcast_to(mean.numpy(), out.shape), atol=1e-6)
     options = {"is_causal": True, "dropout_p": 0.25, "return_weights": False}
     assert calls == [((B, H, T, 4), (B, H, T, 4), None, options)]
 
@@ -302,7 +303,7 @@ def test_who_may_see_nothing_gets_the_last_bias(kv_heads):
     out, weights = layer(q, m, m, mask, return_weights=True)
     assert (weights.data[0, :, 2] == 0).all() and (weights.data[1] == 0).all()
     np.testing.assert_array_equal(out.data[0, 2], layer.w_o.bias.data)
-    np.testing.assert_array_equal(out.data[1], np.broadcast_to(layer.w_o.bias.data, (T, 8)))
+    np.testing.assert_array_equal(out.data[1], np.broadcast_to(layer.w_o.bias.numpy(), (T, 8)))
     out.backward(RNG.standard_normal(out.shape))
     assert (q.grad[0, 2] == 0).all() and (q.grad[1] == 0).all() and (m.grad[1] == 0).all() and (m.grad[0] != 0).any()
 
@@ -314,7 +315,7 @@ def test_empty_and_single(kv_heads, batch, n, n_keys):
     out, weights = layer(q, m, m, np.ones((batch, 1, n_keys), bool), is_causal=True, return_weights=True)
     assert out.shape == (batch, n, 8) and weights.shape == (batch, 4, n, n_keys)
     out.backward(np.ones(out.shape, np.float32))
-    assert all(np.isfinite(p.grad).all() for p in layer.parameters())
+    assert all(np.isfinite(here(p.grad)).all() for p in layer.parameters())
 
 
 def test_dropout_falls_on_the_weights_alone(monkeypatch):
@@ -330,4 +331,4 @@ def test_dropout_falls_on_the_weights_alone(monkeypatch):
         assert drawn.pop() == shape and not drawn
         np.testing.assert_array_equal(layer(x, x, x, return_weights=True)[1].data, weights.data)
     layer = nn.MultiHeadAttention(8, 4, 1.0)
-    np.testing.assert_array_equal(layer(x, x, x).data, np.broadcast_to(layer.w_o.bias.data, (B, T, 8)))
+    np.testing.assert_array_equal(layer(x, x, x).data, np.broadcast_to(layer.w_o.bias.numpy(), (B, T, 8)))

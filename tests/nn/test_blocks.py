@@ -1,6 +1,7 @@
 """The feed-forward net and the two blocks: PyTorch, finite differences, and the tutorial's shapes and names."""
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import nn, ops
@@ -13,7 +14,7 @@ NAMES = {"attn.w_o.": "self_attn.out_proj.", "ff.net.0.": "linear1.", "ff.net.3.
 def redrawn(module):
     """The module in float64 and eval mode, every parameter redrawn: zeros and ones would hide what they multiply."""
     for p in module.to(dtype=np.float64).eval().parameters():
-        p.data[...] = RNG.standard_normal(p.shape) * 0.5
+        p.data[...] = mt.tensor(RNG.standard_normal(p.shape) * 0.5).data
     return module
 
 
@@ -21,7 +22,7 @@ def pytorch_state(block):
     ours, state = block.state_dict(), {}
     for kind in "weight", "bias":
         if f"attn.w_q.{kind}" in ours:
-            state[f"self_attn.in_proj_{kind}"] = np.concatenate([ours[f"attn.w_{x}.{kind}"] for x in "qkv"])
+            state[f"self_attn.in_proj_{kind}"] = np.concatenate([here(ours[f"attn.w_{x}.{kind}"]) for x in "qkv"])
             state.update({theirs + kind: ours[name + kind] for name, theirs in NAMES.items()})
     return state
 
@@ -34,10 +35,10 @@ def test_encoder_block_is_pytorchs(norm_first, activation, bias, causal):
     ours = nn.EncoderBlock(12, 3, 20, norm_first=norm_first, activation=activation, eps=1e-3, bias=bias)
     ours.to(dtype=np.float64)
     for p in ours.parameters():
-        p.data[...] = RNG.standard_normal(p.shape) * 0.5
+        p.data[...] = mt.tensor(RNG.standard_normal(p.shape) * 0.5).data
     theirs = torch.nn.TransformerEncoderLayer(12, 3, 20, activation=activation, layer_norm_eps=1e-3, bias=bias,
                                               batch_first=True, norm_first=norm_first, dtype=torch.float64)
-    theirs.load_state_dict({name: torch.tensor(value) for name, value in pytorch_state(ours).items()})
+    theirs.load_state_dict({name: torch.tensor(here(value)) for name, value in pytorch_state(ours).items()})
     for dropout in (m for m in (*ours.modules(), *theirs.modules()) if "Dropout" in type(m).__name__):
         dropout.p = 0.0
     theirs.self_attn.dropout = 0.0
@@ -70,9 +71,9 @@ def test_pre_norm_and_post_norm_are_their_formulas():
 def test_weights_come_along():
     block, x = nn.EncoderBlock(8, 2, 16).eval(), mt.randn(2, 4, 8)
     y, weights = block(x, nn.padding_mask([2, 4], 4), is_causal=True, return_weights=True)
-    np.testing.assert_array_equal(y.data, block(x, nn.padding_mask([2, 4], 4), is_causal=True).data)
+    np.testing.assert_allclose(y.data, block(x, nn.padding_mask([2, 4], 4), is_causal=True).data, atol=1e-6)
     assert weights.shape == (2, 2, 4, 4) and (weights.data[0, :, :, 2:] == 0).all()
-    assert (weights.data[1][:, ~nn.causal_mask(4)] == 0).all()
+    assert (weights.numpy()[1][:, ~nn.causal_mask(4)] == 0).all()
 
 
 def test_dropout_acts_in_three_places():
@@ -156,9 +157,9 @@ def test_decoder_blocks_weights_come_along():
     block, x, memory = nn.DecoderBlock(8, 2, 16).eval(), mt.randn(2, 4, 8), mt.randn(2, 3, 8)
     masks = nn.padding_mask([2, 4], 4), nn.padding_mask([0, 2], 3)
     y, (weights, cross) = block(x, memory, *masks, is_causal=True, return_weights=True)
-    np.testing.assert_array_equal(y.data, block(x, memory, *masks, is_causal=True).data)
+    np.testing.assert_allclose(y.data, block(x, memory, *masks, is_causal=True).data, atol=1e-6)
     assert weights.shape == (2, 2, 4, 4) and cross.shape == (2, 2, 4, 3)
-    assert (weights.data[:, :, ~nn.causal_mask(4)] == 0).all() and (weights.data[0, :, :, 2:] == 0).all()
+    assert (weights.numpy()[:, :, ~nn.causal_mask(4)] == 0).all() and (weights.data[0, :, :, 2:] == 0).all()
     assert (cross.data[0] == 0).all() and (cross.data[1, :, :, 2] == 0).all()
     np.testing.assert_allclose(weights.data.sum(-1), 1, rtol=1e-6)
     np.testing.assert_allclose(cross.data[1].sum(-1), 1, rtol=1e-6)

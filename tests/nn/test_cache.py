@@ -31,7 +31,7 @@ def test_a_text_may_come_in_pieces(name, pieces):
         memory = model.encode(ids) if hasattr(model, "encode") else None
 
         def logits(ids, mask, **cache):
-            return model(ids, mask, **cache).data if memory is None else model.decode(ids, memory, None, mask, **cache).data
+            return (model(ids, mask, **cache) if memory is None else model.decode(ids, memory, None, mask, **cache)).numpy()
 
         for given in mask, None:
             cache, whole, end = nn.Cache(capacity=1), logits(ids, given), 0

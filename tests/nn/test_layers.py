@@ -1,6 +1,7 @@
 """The small layers: values and gradients of PyTorch's, their initial values, and what they refuse."""
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import nn, optim
@@ -30,8 +31,8 @@ def test_every_layer_is_pytorchs():
         ours.to(dtype=np.float64).eval()
         theirs.double().eval()
         for name, p in ours.named_parameters():                     # far from 1 and 0, so that each one counts
-            p.data[...] = RNG.standard_normal(p.shape)
-        theirs.load_state_dict({name: torch.tensor(value) for name, value in ours.state_dict().items()})
+            p.data[...] = mt.tensor(RNG.standard_normal(p.shape)).data
+        theirs.load_state_dict({name: torch.tensor(here(value)) for name, value in ours.state_dict().items()})
         a, b = mt.tensor(x, requires_grad=x.dtype.kind == "f"), torch.tensor(x, requires_grad=x.dtype.kind == "f")
         y, z = ours(a), theirs(b)
         np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-10, atol=1e-10, err_msg=repr(ours))
@@ -48,23 +49,23 @@ def test_every_layer_is_pytorchs():
 def test_layers_are_their_formulas():
     x = RNG.standard_normal((2, 3)).astype(np.float32)
     linear = nn.Linear(3, 4)
-    np.testing.assert_allclose(linear(x).data, x @ linear.weight.data.T + linear.bias.data, rtol=1e-5)
+    np.testing.assert_allclose(linear(x).data, x @ linear.weight.numpy().T + linear.bias.numpy(), rtol=1e-5)
     norm = nn.LayerNorm(4)
     np.testing.assert_allclose(norm(mt.tensor([1.0, 0, 0, 0])).data, [1.7320, -0.5773, -0.5773, -0.5773], atol=2e-4)
     table = nn.Embedding(5, 2)
-    np.testing.assert_array_equal(table([[4, 0]]).data, table.weight.data[[[4, 0]]])
+    np.testing.assert_array_equal(table([[4, 0]]).data, table.weight.numpy()[[[4, 0]]])
 
 
 def test_linear_starts_uniform_within_one_over_root_of_its_inputs():
     layer = nn.Linear(16, 5000)
-    for p in layer.weight, layer.bias:
-        assert p.data.min() == pytest.approx(-0.25, abs=2e-3) and p.data.max() == pytest.approx(0.25, abs=2e-3)
-        assert np.abs(p.data).max() <= 0.25 and p.dtype == np.float32
+    for p in layer.weight.numpy(), layer.bias.numpy():
+        assert p.min() == pytest.approx(-0.25, abs=2e-3) and p.max() == pytest.approx(0.25, abs=2e-3)
+        assert np.abs(p).max() <= 0.25 and p.dtype == np.float32
 
 
 def test_embedding_starts_normal_and_its_padding_row_stays_zero():
     table = nn.Embedding(500, 40, padding_idx=3)
-    assert (table.weight.data[3] == 0).all() and table.weight.data.std() == pytest.approx(1, abs=0.02)
+    assert (table.weight.data[3] == 0).all() and table.weight.numpy().std() == pytest.approx(1, abs=0.02)
     optimiser = optim.AdamW(table.parameters(), lr=0.1)
     table(np.array([3, 4])).sum().backward()
     optimiser.step()
@@ -78,7 +79,7 @@ def test_norms_start_as_identity_of_scale():
 
 def test_dropout_follows_the_mode():
     layer, x = nn.Dropout(0.25), mt.ones(100, 100)
-    y = layer(x).data
+    y = layer(x).numpy()
     assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)} and 0.72 < (y > 0).mean() < 0.78
     assert (layer.eval()(x) == x.data).all()
     assert (nn.Dropout(1.0)(x) == 0).all()

@@ -68,7 +68,7 @@ def attention(request):
 def seen(attention, mask, **options):
     layer, q, m = attention
     out, weights = layer(q, m, m, mask, return_weights=True, **options)
-    return out.data, weights.data
+    return out.numpy(), weights.numpy()
 
 
 @pytest.mark.parametrize("shape", [(S,), (1, S), (T, S), (B, 1, S), (1, T, S), (B, T, S), (B, 1, 1, S), (1, H, 1, S),

@@ -51,13 +51,21 @@ def test_learned_positions_add_rows_and_learn():
 def test_learned_positions_at_places_given():
     layer, x = nn.LearnedPositions(9, 6), mt.randn(2, 3, 6)
     places = np.array([[0, 0, 1], [5, 6, 8]])
-    np.testing.assert_array_equal(layer(x, places).data, x.data + layer.weight.data[places])
-    np.testing.assert_array_equal(layer(x, mt.tensor(places[1])).data, x.data + layer.weight.data[places[1]])
-    np.testing.assert_array_equal(layer(x[0], [5, 6, 8]).data, x.data[0] + layer.weight.data[places[1]])
+    x, weight = x.numpy(), layer.weight.numpy()
+    np.testing.assert_array_equal(layer(x, places).data, x + weight[places])
+    np.testing.assert_array_equal(layer(x, mt.tensor(places[1])).data, x + weight[places[1]])
+    np.testing.assert_array_equal(layer(x[0], [5, 6, 8]).data, x[0] + weight[places[1]])
     with pytest.raises(IndexError, match="9"):
         layer(x, places + 1)
     with pytest.raises(TypeError, match="integers"):
         layer(x, places / 1)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.uint64])
+def test_positions_that_run_over_are_no_stretch(dtype):
+    layer, x, last = nn.LearnedPositions(300, 6), mt.zeros(3, 6), min(np.iinfo(dtype).max, 299)
+    for places in np.array([last - 1, last, 0], dtype), np.array([last - 2, last - 1, last], dtype):
+        np.testing.assert_array_equal(layer(x, places).data, layer.weight.numpy()[places.astype(int)])
 
 
 @pytest.mark.parametrize("layer", [nn.PositionalEncoding(6, max_len=4), nn.LearnedPositions(4, 6)])
@@ -141,7 +149,7 @@ def test_rotated_attention_is_its_formula(places, interleaved):
         z = np.stack([z.real, z.imag], -1 if interleaved else -2)
         return z.reshape(x.shape)
 
-    q, k, v = (layer.split_heads(w(z)).data for w, z in [(layer.w_q, x), (layer.w_k, memory), (layer.w_v, memory)])
+    q, k, v = (layer.split_heads(w(z)).numpy() for w, z in [(layer.w_q, x), (layer.w_k, memory), (layer.w_v, memory)])
     q, k = turned(q, places[..., S - T:]), turned(k, places)
     out, expected = ops.scaled_dot_product_attention(q, k, v, mask, **options)
     np.testing.assert_allclose(weights.data, expected.data, rtol=1e-12, atol=1e-12)
@@ -160,9 +168,9 @@ def test_positions_and_what_turns_by_them_belong_together():
 
 def test_rotated_attention_sees_distances_alone():
     layer, x = rotary_layer(8, 2), heads(B, T, 8)
-    first = layer(x, x, x, positions=np.arange(T)).data
+    first = layer(x, x, x, positions=np.arange(T)).numpy()
     np.testing.assert_allclose(layer(x, x, x, positions=np.arange(T) + 1000).data, first, rtol=1e-9, atol=1e-9)
-    assert np.abs(layer(x, x, x, positions=2 * np.arange(T)).data - first).max() > 1e-2
+    assert np.abs(layer(x, x, x, positions=2 * np.arange(T)).numpy() - first).max() > 1e-2
 
 
 def rotary_layer(*arguments, **options):
@@ -218,10 +226,10 @@ def test_padding_does_not_move_what_is_turned():
         real = np.zeros((1, 5), bool)
         real[:, left:left + 3] = True
         padded = np.full((1, 5, 8), 9.0)
-        padded[real] = x.data[0]
+        padded[real] = x.numpy()[0]
         padded = mt.tensor(padded)
         y = layer(padded, padded, padded, real[:, None], positions=nn.position_ids_from_mask(real), is_causal=True)
-        np.testing.assert_allclose(y.data[real], alone, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(y.numpy()[real], alone, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("make", [lambda x: x.astype(np.uint8), lambda x: x.astype(bool), lambda x: x.tolist(), mt.tensor])

@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import nn
@@ -25,9 +26,9 @@ def test_it_is_pytorchs_convolution(size, patch):
     torch = pytest.importorskip("torch")
     ours = embedding(size, patch)
     theirs = torch.nn.Conv2d(2, 5, patch, stride=patch, dtype=torch.float64)
-    theirs.load_state_dict({name: torch.tensor(p) for name, p in ours.proj.state_dict().items()})
+    theirs.load_state_dict({name: torch.tensor(here(p)) for name, p in ours.proj.state_dict().items()})
     x = mt.tensor(RNG.standard_normal((3, 2, *size)), requires_grad=True)
-    z = torch.tensor(x.data, requires_grad=True)
+    z = torch.tensor(x.numpy(), requires_grad=True)
     y, expected = ours(x), theirs(z).flatten(2).transpose(1, 2)
     close(y.data, expected.detach().numpy())
     dy = RNG.standard_normal(y.shape)
@@ -41,7 +42,7 @@ def test_it_is_pytorchs_convolution(size, patch):
 @SIZES
 def test_it_is_a_product_with_every_patch(size, patch):
     layer, x, (ph, pw) = embedding(size, patch), RNG.standard_normal((3, 2, *size)), patch
-    weight, bias = layer.proj.weight.data, layer.proj.bias.data
+    weight, bias = layer.proj.weight.numpy(), layer.proj.bias.numpy()
     patches = [x[:, None, :, i:i + ph, j:j + pw] for i in range(0, size[0], ph) for j in range(0, size[1], pw)]
     expected = np.stack([(patch * weight).sum((2, 3, 4)) + bias for patch in patches], axis=1)
     close(layer(mt.tensor(x)).data, expected)
@@ -66,8 +67,8 @@ def test_sizes_are_numbers_or_pairs():
 def test_patches_start_as_a_convolution_does():
     layer = nn.PatchEmbed(8, 4, 3, 64)
     bound = 1 / math.sqrt(3 * 16)
-    for p in layer.parameters():
-        assert 0.9 * bound < np.abs(p.data).max() <= bound and abs(p.data.mean()) < 0.1 * bound
+    for p in map(here, layer.parameters()):
+        assert 0.9 * bound < np.abs(p).max() <= bound and abs(p.mean()) < 0.1 * bound
 
 
 @pytest.mark.parametrize("arguments, says", [
@@ -103,7 +104,7 @@ def test_the_token_stands_before_every_sequence():
     y = layer(x)
     assert y.shape == (3, 5, 6)
     np.testing.assert_array_equal(y.data[:, 1:], x.data)
-    np.testing.assert_array_equal(y.data[:, 0], np.repeat(layer.weight.data, 3, axis=0))
+    np.testing.assert_array_equal(y.data[:, 0], np.repeat(layer.weight.numpy(), 3, axis=0))
     assert layer(mt.zeros(0, 4, 6)).shape == (0, 5, 6) and layer(mt.zeros(2, 0, 6)).shape == (2, 1, 6)
     assert list(layer.state_dict()) == ["weight"] and 0.005 < nn.ClassToken(100).weight.data.std() < 0.04
 

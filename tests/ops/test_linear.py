@@ -1,6 +1,7 @@
 """matmul and linear."""
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import ops
@@ -21,7 +22,7 @@ def test_matmul_has_numpys_shapes_and_gradients_of_its_inputs(a, b):
     for leaf, change in ((x, lambda h: (x.numpy() + h) @ y.numpy()), (y, lambda h: x.numpy() @ (y.numpy() + h))):
         h = np.random.default_rng(2).normal(size=leaf.shape)
         slope = ((change(h) - change(0 * h)) * dy).sum()            # exact, the product being linear in each
-        np.testing.assert_allclose((leaf.grad * h).sum(), slope, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose((here(leaf.grad) * h).sum(), slope, rtol=1e-9, atol=1e-12)
 
 
 def test_matmul_of_numbers_is_an_error():

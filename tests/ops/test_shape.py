@@ -1,6 +1,7 @@
 """reshape, transpose, swapaxes, T, getitem, to."""
 import numpy as np
 import pytest
+from double import here
 
 import minitx as mt
 from minitx import ops
@@ -30,8 +31,8 @@ def test_transpose_swaps_two_axes_or_permutes_all(axes, shape):
     assert y.shape == shape
     dy = np.random.default_rng(0).normal(size=shape)
     y.backward(dy)
-    assert (x.grad * x.numpy()).sum() == pytest.approx((dy * y.numpy()).sum())
-    assert (x.grad ** 3 * x.numpy()).sum() == pytest.approx((dy ** 3 * y.numpy()).sum())
+    assert (here(x.grad) * x.numpy()).sum() == pytest.approx((dy * y.numpy()).sum())
+    assert (here(x.grad) ** 3 * x.numpy()).sum() == pytest.approx((dy ** 3 * y.numpy()).sum())
 
 
 def test_t_and_swapaxes():
@@ -91,7 +92,7 @@ def test_to_another_dtype_and_back():
     y = x.to(dtype=np.float64)
     y.backward(np.ones(2))
     assert y.dtype == np.float64 and x.grad.dtype == np.float32
-    assert x.to("cpu") is x and x.to(dtype=np.float32) is x and x.to(dtype="float64").dtype == np.float64
+    assert x.to(x.device) is x and x.to(dtype=np.float32) is x and x.to(dtype="float64").dtype == np.float64
     assert mt.tensor([1, 2]).to(dtype=np.float32).dtype == np.float32
     assert not x.to(dtype=np.int64).requires_grad or x.to(dtype=np.int64).dtype.kind == "f"
 

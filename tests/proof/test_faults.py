@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from minitx import Op, ops
+from minitx.backend import xp_of
 from minitx.proof import mutations
 from minitx.proof.cases import Case, cases, edges
 from minitx.proof.classic import CLASSIC
@@ -362,7 +363,7 @@ def test_judge_by_twin_and_stored_value():
     known = {"softmax": [Known(case) for case in cases(["softmax"])["softmax"]]}
 
     def hotter(op, x, *, axis=-1, mask=None):
-        return softmax.forward(op, np.asarray(1.01 * x), axis=axis, mask=mask)
+        return softmax.forward(op, xp_of(x).asarray(1.01 * x), axis=axis, mask=mask)
 
     def hotter_too(op, dy):
         return 1.01 * softmax.backward(op, dy)[0],

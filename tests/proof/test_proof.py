@@ -1,6 +1,7 @@
 """Every op, on all its cases, against finite differences, its composed twin, the stored values, and PyTorch itself."""
 import numpy as np
 import pytest
+from double import here
 
 from minitx import ops
 from minitx.autograd import Tensor
@@ -82,7 +83,7 @@ def test_each_input_alone_through_apply(name):
             inputs = [Tensor(x, requires_grad=i == j) if is_float(x) else x for j, x in enumerate(case.inputs)]
             outputs = case.op.apply(*inputs, **case.options)
             pull(outputs if isinstance(outputs, tuple) else (outputs,), random_like(whole.outputs))
-            assert relative_error(inputs[i].grad, whole.gradients[i]) <= 1e-12, (case.label, i)
+            assert relative_error(here(inputs[i].grad), whole.gradients[i]) <= 1e-12, (case.label, i)
             assert all(x.grad is None for j, x in enumerate(inputs) if isinstance(x, Tensor) and i != j)
 
 
@@ -121,13 +122,13 @@ def test_layers_against_stored_values(name):
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     pull(outputs, _parts(stored, "dy"))
     for ours, theirs in zip(outputs, _parts(stored, "y"), strict=True):
-        assert relative_error(ours.data, theirs) <= 1e-10
+        assert relative_error(here(ours), theirs) <= 1e-10
     for ours, theirs in zip([x for x in inputs if x.dtype.kind == "f"], _parts(stored, "dx"), strict=True):
-        assert relative_error(ours.grad, theirs) <= 1e-10
+        assert relative_error(here(ours.grad), theirs) <= 1e-10
     parameters = dict(module.named_parameters())
     assert {f"grad/{key}" for key in parameters} == {key for key in stored if key.startswith("grad/")}
     for key, parameter in parameters.items():
-        assert relative_error(parameter.grad, stored[f"grad/{key}"]) <= 1e-10, key
+        assert relative_error(here(parameter.grad), stored[f"grad/{key}"]) <= 1e-10, key
 
 
 def _parts(stored, part):

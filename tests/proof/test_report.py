@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
+import double
 import numpy as np
 import pytest
 
 import minitx
 from minitx import backend, ops
-from minitx.proof import opcheck, report, ways
+from minitx.proof import opcheck, report
 from minitx.proof.cases import Case, cases
 from minitx.proof.measure import TOLERANCE, measure
 from minitx.proof.user import CannotCheck, cases_of, load, ops_in
@@ -162,7 +163,7 @@ def test_what_only_apply_shows_is_a_failure():
         super(type(self), self).__init__()
         self.power = 3
 
-    failure, = faulty(__init__=init, forward=lambda self, x: setattr(self, "x", x) or x ** self.power)
+    failure, *_ = faulty(__init__=init, forward=lambda self, x: setattr(self, "x", x) or x ** self.power)
     assert "run through apply (as a model runs it, without __init__)" in failure and "no attribute 'power'" in failure
 
 
@@ -171,7 +172,7 @@ def test_a_name_that_the_engine_needs_is_a_failure():
         self._half = x
         return x ** 3
 
-    failure, = faulty(forward=forward, backward=lambda self, dy: (3 * self._half ** 2 * dy,))
+    failure, *_ = faulty(forward=forward, backward=lambda self, dy: (3 * self._half ** 2 * dy,))
     assert failure.startswith("cube, case 'one', run through apply")
 
 
@@ -179,7 +180,7 @@ def test_other_numbers_in_apply_are_a_failure():
     def apply(cls, *inputs, **options):
         return 2 * minitx.Op.__dict__["apply"].__func__(cls, *inputs, **options)
 
-    failure, = faulty(apply=classmethod(apply))
+    failure, *_ = faulty(apply=classmethod(apply))
     assert "by itself the op gives something else: output 0 (1, 3) is wrong at [0, 2]: expected 16, got 8" in failure
 
 
@@ -211,6 +212,7 @@ def test_a_number_goes_through_apply_as_it_is():
     assert not measure(Times, [Case(Times, "one", (np.array([0.5, 2.0]), 1.7), {})]).failures
 
 
+@pytest.mark.host("only NumPy's arrays can be read-only")
 def test_writing_into_the_input_is_a_failure():
     def forward(self, x):
         self.x = x
@@ -220,6 +222,7 @@ def test_writing_into_the_input_is_a_failure():
     assert "read-only" in faulty(forward=forward)[0]
 
 
+@pytest.mark.host("the warnings are NumPy's")
 def test_a_warning_is_a_failure():
     def forward(self, x):
         self.x = x
@@ -257,13 +260,12 @@ def test_every_way_speaks_where_it_can():
 
 
 @pytest.mark.parametrize("name", ops.OPS)
-def test_the_way_over_the_gpu_asks_the_same_question(name, monkeypatch):
-    monkeypatch.setattr(backend.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(ops, "to", lambda x, device: x)                         # a GPU that is none
-    monkeypatch.setattr(ways.backend, "to_device", lambda x, device: x)
+def test_numpy_against_cupy(name, cupy):
     for case in cases([name])[name]:
-        known = Known(case)
-        assert opcheck.compare(known.ours, known.expected("CuPy")) <= 1e-12
+        with backend.on_device("cpu"), double.counting() as counts:
+            known = Known(case)
+            assert opcheck.compare(known.ours, known.expected("CuPy")) <= 1e-12, case.label
+        assert counts.transfers_in and counts.transfers_out
 
 
 def test_a_users_op_with_the_name_of_ours_has_no_twin():
