@@ -17,6 +17,7 @@ import numpy as np
 from pairs import LEAST, Row, options, pinned, report, summary
 
 import minitx as mt
+from minitx import backend
 from minitx.ops import OPS
 
 SIZES = [4 * 16 ** i for i in range(6)] + [100 * 2 ** 18]               # the last are 100 MiB
@@ -85,7 +86,7 @@ INPUTS = {
     "reshape": lambda n: ((normal(*table(n)),), dict(shape=(-1,))),
     "transpose": lambda n: ((normal(*table(n)),), dict(axes=(1, 0))),
     "getitem": lambda n: ((normal(*table(n)),), dict(index=(slice(None), slice(1, None)))),
-    "to": lambda n: ((normal(*table(n)),), dict(device="cpu", dtype=np.dtype(np.float64))),
+    "to": lambda n: ((normal(*table(n)),), dict(device=backend.default_device(), dtype=backend.DOUBLE)),
     "concatenate": lambda n: ((normal(*table(n)), normal(*table(n))), dict(axis=0)),
     "stack": lambda n: ((normal(*table(n)), normal(*table(n))), dict(axis=0)),
     "split": lambda n: ((normal(*table(n)),), dict(sections=2, axis=-1)),
@@ -103,22 +104,35 @@ INPUTS = {
 
 
 class Run:
-    """An op on its inputs."""
+    """An op on its inputs, on the default device. arrays, given, host_dy: what goes in, on the host."""
 
-    def __init__(self, name, n):
-        inputs, self.options = INPUTS[name](n)
-        self.op = OPS[name]
-        self.inputs = [mt.tensor(x, requires_grad=True) if isinstance(x, np.ndarray) else x for x in inputs]
+    def __init__(self, name, n, dtype=np.float32):
+        inputs, self.given = INPUTS[name](n)
+        self.arrays = [x.astype(dtype) if isinstance(x, np.ndarray) else x for x in inputs]
+        self.op, device = OPS[name], backend.default_device()
+        self.options = {key: backend.to_device(x, device) if isinstance(x, np.ndarray) else x
+                        for key, x in self.given.items()}
+        self.inputs = [mt.tensor(x, requires_grad=True, device=device) if isinstance(x, np.ndarray) else x
+                       for x in self.arrays]
         self.tensors = [x for x in self.inputs if isinstance(x, mt.Tensor)]
         y = self.forward()
         self.has_twin = type(y.node) is not self.op
-        self.dy = RNG.standard_normal(y.shape).astype(y.dtype)
+        self.host_dy = RNG.standard_normal(y.shape).astype(y.dtype)
+        self.dy = backend.to_device(self.host_dy, device)
         self.nbytes = 2 * (y.data.nbytes + sum(x.data.nbytes for x in self.tensors))
 
     def forward(self):
         """The result, of several the first."""
         y = self.op.apply(*self.inputs, **self.options)
         return y[0] if isinstance(y, tuple) else y
+
+    def once(self):
+        """The result and the gradients of one forward and backward."""
+        for x in self.tensors:
+            x.grad = None
+        y = self.forward()
+        y.backward(self.dy)
+        return y.data, [x.grad for x in self.tensors]
 
     def seconds(self, times):
         """(forward, backward), the means of so many."""

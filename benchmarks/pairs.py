@@ -27,7 +27,7 @@ HEADER = (f"{'':46} {'threads':>7} {'minitx':>9} {'other':>9} {'':2} {'ratio':>6
 class Row:
     """One line of a table: medians of both sides in `unit`, the ratio of ours to theirs, its quartiles, and its marks."""
     name: str
-    threads: int
+    threads: int | str                  # or what else tells rows of one name apart
     ours: float | None = None
     theirs: float | None = None
     ratio: float | None = None
@@ -60,7 +60,7 @@ class Row:
 
     def __str__(self):
         ours, theirs, ratio, half, mark, said = self.cells()
-        return (f"{self.name:46} {self.threads:7} {ours:>9} {theirs:>9} {self.unit:2} {ratio:>6} {half:>12} {mark:>8}"
+        return (f"{self.name:46} {self.threads:>7} {ours:>9} {theirs:>9} {self.unit:2} {ratio:>6} {half:>12} {mark:>8}"
                 f"  {said}").rstrip()
 
 
@@ -72,21 +72,23 @@ def seconds(call, times=1):
     return (time.perf_counter() - begun) / times
 
 
-def warm(call):
+def warm(call, clock=None, least=LEAST):
     """Call until it is warm; how many calls make a measurement."""
+    clock = clock or seconds
     call()
-    once = seconds(call)
-    return max(1, math.ceil(LEAST / max(min(once, seconds(call)) if once < LEAST else once, 1e-7)))
+    once = clock(call)
+    return max(1, math.ceil(least / max(min(once, clock(call)) if once < least else once, 1e-7)))
 
 
-def paired(ours, theirs, pairs, threads=1):
-    """The two calls in turns: what `summary` makes of their milliseconds."""
-    n, m = warm(ours), warm(theirs)
+def paired(ours, theirs, pairs, threads=1, clocks=None, least=LEAST):
+    """The two calls in turns: what `summary` makes of their milliseconds. clocks: what measures each, as `seconds` does."""
+    ours_clock, their_clock = clocks or (seconds, seconds)
+    sides = [(call, clock, warm(call, clock, least)) for call, clock in ((ours, ours_clock), (theirs, their_clock))]
     timed = []
     for _ in range(pairs):
-        for call, times in (ours, n), (theirs, m):
+        for call, clock, times in sides:
             time.sleep(REST if threads > 1 else 0)
-            timed.append(1000 * seconds(call, times))
+            timed.append(1000 * clock(call, times))
     return summary(zip(timed[::2], timed[1::2]))
 
 
@@ -121,9 +123,9 @@ def marks(threads, one, all_cores):
 def options(description, names=(), pairs=20, threads=None):
     """The parser of the options that all scripts share."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=_from(1), nargs="+", metavar="N", default=threads or sorted({1, cores()}),
+    parser.add_argument("--threads", type=at_least(1), nargs="+", metavar="N", default=threads or sorted({1, cores()}),
                         help="by default 1 and all")
-    parser.add_argument("--pairs", type=_from(2), default=pairs, metavar="N", help="how many pairs are measured")
+    parser.add_argument("--pairs", type=at_least(2), default=pairs, metavar="N", help="how many pairs are measured")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there")
     if names:
@@ -132,7 +134,7 @@ def options(description, names=(), pairs=20, threads=None):
     return parser
 
 
-def _from(least):
+def at_least(least):
     def whole(text):
         if int(text) < least:
             raise argparse.ArgumentTypeError(f"{text} is below {least}")

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from minitx import backend
+
 ACTIVATIONS = {"gelu_new": nn.GELU("tanh"), "gelu": nn.GELU(), "relu": nn.ReLU()}
 
 
@@ -175,6 +177,6 @@ def arrange(named, wanted):
 def twin(model):
     """The twin of a model of minitx, with copies of its weights."""
     theirs = TWINS[type(model).__name__](model.config)
-    arranged = arrange(model.state_dict(), theirs.state_dict())
+    arranged = arrange({name: backend.to_numpy(array) for name, array in model.state_dict().items()}, theirs.state_dict())
     theirs.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arranged.items()})
     return theirs

@@ -9,6 +9,7 @@ from torch_models import arrange, twin
 from workloads import ADAMW, DECAY
 
 import minitx as mt
+from minitx import backend
 
 
 class Disagreement(Exception):
@@ -30,42 +31,53 @@ def loss_of(model, batch):
     return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
-def tensors(batch):
+def tensors(batch, device="cpu"):
     """A batch of arrays as one of Tensors."""
     inputs, targets = batch
-    return tuple(map(torch.from_numpy, inputs)), None if targets is None else torch.from_numpy(targets)
+    return (tuple(torch.from_numpy(x).to(device) for x in inputs),
+            None if targets is None else torch.from_numpy(targets).to(device))
 
 
-def training_step(model, batches):
-    """A function that takes one training step, on the next batch each time, and returns the loss."""
-    optimiser = adamw(model, **ADAMW, weight_decay=DECAY)
-    batches = itertools.cycle(map(tensors, batches))
+def training_step(model, batches, half=False):
+    """A function that takes one training step, on the next batch each time, and returns the loss.
+
+    half: under autocast to float16, with loss scaling. The model says on which device.
+    """
+    device = next(model.parameters()).device.type
+    optimiser, scaler = adamw(model, **ADAMW, weight_decay=DECAY), torch.amp.GradScaler(device, enabled=half)
+    batches = itertools.cycle(batches)
 
     def step():
-        loss = loss_of(model, next(batches))
+        batch = tensors(next(batches), device)
+        with torch.autocast(device, torch.float16, enabled=half):
+            loss = loss_of(model, batch)
         optimiser.zero_grad()
-        loss.backward()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimiser)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        scaler.step(optimiser)
+        scaler.update()
         return loss.item()
     return step
 
 
-def inference(model, batches):
-    """A function that reads the next batch under inference_mode; the result as an array."""
+def inference(model, batches, half=False):
+    """A function that reads the next batch under inference_mode; the result as an array. half: autocast to float16."""
+    device = next(model.parameters()).device.type
     model.eval()
-    batches = itertools.cycle(map(tensors, batches))
+    batches = itertools.cycle(batches)
 
     @torch.inference_mode()
     def read():
-        inputs, _ = next(batches)
-        return model(*inputs).numpy()
+        inputs, _ = tensors(next(batches), device)
+        with torch.autocast(device, torch.float16, enabled=half):
+            return model(*inputs).cpu().numpy()
     return read
 
 
-def step_of(work, model):
+def step_of(work, model, half=False):
     """What is measured of a workload: the training step, or reading, of its twin."""
-    return (training_step if work.is_trained else inference)(model, work.batches)
+    return (training_step if work.is_trained else inference)(model, work.batches, half)
 
 
 def both_steps(work):
@@ -89,7 +101,7 @@ def agree_in_training(ours, theirs, batch):
     workloads.loss_of(ours, wide).backward()
     loss_of(theirs, tensors(wide)).backward()
     expected = {name: p.grad.numpy() for name, p in theirs.named_parameters()}
-    found = arrange({name: p.grad for name, p in ours.named_parameters()}, expected)
+    found = arrange({name: backend.to_numpy(p.grad) for name, p in ours.named_parameters()}, expected)
     for name, gradient in expected.items():
         check(f"gradients of {name}", found[name], gradient, 1e-7)
     ours.to(dtype=np.float32), theirs.float()

@@ -7,7 +7,7 @@ import limits
 import numpy as np
 
 import minitx as mt
-from minitx import models, nn, ops, optim
+from minitx import backend, models, nn, ops, optim
 
 SMALL = dict(n_positions=64, n_embd=128, n_layer=4, n_head=4)
 MEDIUM = dict(n_positions=256, n_embd=384, n_layer=6, n_head=6)
@@ -84,36 +84,58 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
 def loss_of(model, batch):
     """The loss on one batch."""
     inputs, targets = batch
-    return ops.cross_entropy(model(*inputs), targets)
+    return ops.cross_entropy(model(*there(inputs)), targets)
 
 
-def training_step(model, batches):
-    """A function that takes one training step, on the next batch each time, and returns the loss."""
+def there(inputs):
+    """Arrays on the default device, where the model is: it would move ids by itself, not images."""
+    return [backend.to_device(x, backend.default_device()) for x in inputs]
+
+
+def training_step(model, batches, half=False):
+    """A function that takes one training step, on the next batch each time, and returns the loss. half: in float16."""
+    scaler = optim.GradScaler() if half else None
+    if half:
+        model.to(dtype=np.float16)                      # the optimiser keeps the weights in float32
     optimiser = optim.AdamW(optim.decay_groups(model, DECAY), **ADAMW)
-    batches = itertools.cycle(batches)
+    batches = itertools.cycle(halved(batches) if half else batches)
 
     def step():
         loss = loss_of(model, next(batches))
         optimiser.zero_grad()
-        loss.backward()
+        (scaler.scale(loss) if half else loss).backward()
+        if half:
+            scaler.unscale_(optimiser)
         optim.clip_grad_norm(model.parameters(), 1.0)
-        optimiser.step()
+        if half:
+            scaler.step(optimiser)
+            scaler.update()
+        else:
+            optimiser.step()
         return loss.item()
     return step
 
 
-def inference(model, batches):
-    """A function that reads the next batch, without a tape; the result as an array."""
+def halved(batches):
+    """Batches whose floats are float16."""
+    return [(tuple(x.astype(np.float16) if x.dtype == np.float32 else x for x in inputs), targets)
+            for inputs, targets in batches]
+
+
+def inference(model, batches, half=False):
+    """A function that reads the next batch, without a tape; the result as an array. half: in float16."""
     model.eval()
-    batches = itertools.cycle(batches)
+    if half:
+        model.to(dtype=np.float16)
+    batches = itertools.cycle(halved(batches) if half else batches)
 
     @mt.no_grad()
     def read():
         inputs, _ = next(batches)
-        return model(*inputs).numpy()
+        return model(*there(inputs)).numpy()
     return read
 
 
-def step_of(work, model):
+def step_of(work, model, half=False):
     """What is measured of a workload: its model's training step, or reading."""
-    return (training_step if work.is_trained else inference)(model, work.batches)
+    return (training_step if work.is_trained else inference)(model, work.batches, half)

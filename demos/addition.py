@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, ops, optim, resume, schedule
+from minitx import generate, models, ops, optim, rates, resume, schedule
 
 # Initial weights of about 1/sqrt(n_embd): GPT-2's own 0.02 is meant for 768 and more, and slow in so narrow a model.
 MODEL = dict(vocab_size=10, n_positions=6, n_layer=2, n_head=4, n_embd=128, initializer_range=0.08,
@@ -44,6 +44,13 @@ def digits(pairs):
     return np.stack([a // 10, a % 10, b // 10, b % 10, c % 10, c // 10 % 10, c // 100], axis=1)
 
 
+def loss_of(model, texts):
+    """The loss on texts (B, 7), of the sum's digits alone."""
+    targets = texts[:, 1:].copy()                                               # every digit foretells the next one
+    targets[:, :3] = UNKNOWN
+    return ops.cross_entropy(model(texts[:, :-1]), targets, ignore_index=UNKNOWN)
+
+
 def train(model, pairs, rng, progress, seed=0, file=None):
     """Train the model on draws from the pairs (N, 2); Ctrl-C ends it early. The seconds it took."""
     # AdamW pulls matrices and embeddings towards 0, not biases and norms; the rate climbs, then falls along a cosine.
@@ -56,16 +63,14 @@ def train(model, pairs, rng, progress, seed=0, file=None):
         print(steps)
     with steps, progress(total=STEPS, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
         for _ in steps:
-            text = texts[rng.integers(len(texts), size=BATCH)]                  # (B, 7)
-            targets = text[:, 1:].copy()                                        # every digit foretells the next one
-            targets[:, :3] = UNKNOWN
-            loss = ops.cross_entropy(model(text[:, :-1]), targets, ignore_index=UNKNOWN)
+            loss = loss_of(model, texts[rng.integers(len(texts), size=BATCH)])
             optimiser.zero_grad()
             loss.backward()
             optim.clip_grad_norm(model.parameters(), 1.0)                       # a rare large update does little harm
             optimiser.step()
             bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
             bar.update()
+            rates.warm(bar)
     if steps.stopped:
         print("stopped early; what has it learned so far?", file=sys.stderr)
     return steps.seconds
@@ -105,6 +110,8 @@ def run(seed, file):
     print(f"\nin {seconds:.0f} s; of the {len(pairs)} sums it learned from {known} are right")
     print(f"added {(~wrong).sum()} of {len(held_out)} pairs never shown")
     print(mt.ran_as())
+    texts = digits(pairs)
+    rates.compare(model, lambda n: loss_of(model, texts[rng.integers(len(texts), size=n)]).backward(), BATCH)
 
 
 def threads(limit):
@@ -127,7 +134,7 @@ def progress_bar():
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--resume", type=Path, metavar="FILE",
                         help="keep the state of the training in FILE, and go on from it where it is")
@@ -136,7 +143,7 @@ def main(argv=None):
         if args.seed < 0:
             raise Refused(f"--seed {args.seed} is no seed: give 0 or more")
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         with threads(1):

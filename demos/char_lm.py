@@ -18,14 +18,13 @@ import math
 import platform
 import re
 import sys
-import time
 import zlib
 from pathlib import Path
 
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, ops, optim, resume, schedule
+from minitx import generate, models, ops, optim, rates, resume, schedule
 from minitx.models.hub import read_json
 from minitx.writing import put_text
 
@@ -58,7 +57,7 @@ def train(model, optimiser, steps, train_ids, val_ids, preset, note):
     T, B, rate = preset["n_positions"], preset["batch"], cosine(preset)
     rng = mt.backend.generator()                    # the one that drew the initial weights and draws dropout's masks
     losses = steps.progress.setdefault("losses", [])                            # since the last note
-    resumed, before = time.perf_counter(), steps.done
+    pace, before = rates.Rate(), steps.done
 
     def write_down(step):
         note(step=step, train_loss=sum(losses) / len(losses), val_loss=evaluate(model, val_ids, T, most=64),
@@ -66,11 +65,7 @@ def train(model, optimiser, steps, train_ids, val_ids, preset, note):
 
     with steps, progress()(total=steps.n, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
         for step in steps:
-            starts = rng.integers(len(train_ids) - T, size=B)
-            window = train_ids[starts[:, None] + np.arange(T + 1)]              # (B, T + 1)
-            logits = model(window[:, :-1])                                      # (B, T, V)
-            loss = ops.cross_entropy(logits, window[:, 1:])                     # every character foretells the next one
-
+            loss = loss_of(model, train_ids, T, B, rng)
             losses.append(loss.item())
             if not math.isfinite(losses[-1]):
                 raise Diverged(f"the loss is {losses[-1]} at step {step}")
@@ -79,15 +74,27 @@ def train(model, optimiser, steps, train_ids, val_ids, preset, note):
             optim.clip_grad_norm(model.parameters(), 1.0)
             optimiser.step()
 
-            speed = (step - before) * B * T / (time.perf_counter() - resumed)
-            bar.set_postfix_str(f"loss {losses[-1]:.3f}, rate {rate(step):.1e}, {speed:,.0f} tokens/s", refresh=False)
+            pace.step()
+            speed = pace.per_second and B * T * pace.per_second
+            told = f"{speed:,.0f} tokens/s" if speed else "kernels compile"
+            bar.set_postfix_str(f"loss {losses[-1]:.3f}, rate {rate(step):.1e}, {told}", refresh=False)
             bar.update()
+            rates.warm(bar)
             if step % steps.every == 0 or step == steps.n:
                 write_down(step)
                 losses.clear()
-                resumed, before = time.perf_counter(), step
+                pace.restart()
+                before = step
         if before < steps.done:                     # stopped between two notes: one more, which the state knows nothing of
             write_down(steps.done)
+
+
+def loss_of(model, ids, T, B, rng):
+    """The loss on B windows of the ids."""
+    starts = rng.integers(len(ids) - T, size=B)
+    window = ids[starts[:, None] + np.arange(T + 1)]                            # (B, T + 1)
+    logits = model(window[:, :-1])                                              # (B, T, V)
+    return ops.cross_entropy(logits, window[:, 1:])                             # every character foretells the next one
 
 
 @mt.no_grad()
@@ -338,8 +345,8 @@ def learn(args):
     settings = dict(demo="char_lm", text=zlib.crc32(text.encode("utf-8", "surrogatepass")), seed=args.seed, **preset)
     steps = resume.Steps(preset["steps"], model, optimiser, state, settings, every=max(1, preset["steps"] // 10))
     run = Run(model, table, folder, dict(
-        text=str(args.text or HELP_TEXTS), characters=len(ids), seed=args.seed, device=args.device, preset=args.preset,
-        **preset, minitx=mt.__version__, numpy=np.__version__, python=platform.python_version(),
+        text=str(args.text or HELP_TEXTS), characters=len(ids), seed=args.seed, device=mt.backend.default_device(),
+        preset=args.preset, **preset, minitx=mt.__version__, numpy=np.__version__, python=platform.python_version(),
         machine=platform.platform()), steps)
     print(f"{len(ids):,} characters, {len(table)} different ones; GPT-2 with "
           f"{sum(p.size for p in model.parameters()):,} parameters; before training ln {len(table)} = "
@@ -374,6 +381,9 @@ def train_and_write(run, optimiser, steps, train_ids, val_ids, preset, text, arg
     print(f"words {words:.1%} of the sample's occur in the text")
     run.finish(args.prompt + sample, val_loss=loss, words=words, seconds=seconds, diverged=diverged)
     print(mt.ran_as())
+    rng = mt.backend.generator()
+    rates.compare(model, lambda n: loss_of(model, train_ids, T, n, rng).backward(), preset["batch"],
+                  flag="take --preset medium" if args.preset == "small" else "leave out --device")
     if diverged:
         print(f"char_lm: {diverged}", file=sys.stderr)
     return 1 if diverged else 0
@@ -410,7 +420,7 @@ def compare(args):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", metavar="FILE", type=Path, help="what to learn, in UTF-8; else Python's help texts")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     parser.add_argument("--preset", choices=PRESETS, default="small", help="how large a model")
     parser.add_argument("--steps", type=int, metavar="N", help="how long to train; each preset has its own number")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
@@ -435,7 +445,7 @@ def main(argv=None):
         if args.compare:
             return compare(args)
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         if args.sample:

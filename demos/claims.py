@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mt
-from minitx import backend, nn, ops, optim, schedule
+from minitx import backend, nn, ops, optim, rates, schedule
 
 LOG = dict(xscale="log", yscale="log")
 
@@ -365,6 +365,12 @@ def run(names, out, seed):
         held += holds
     print(f"{held} of {len(names)} claims hold; the pictures: {out}")
     print(mt.ran_as())
+    model = Reader(8, 2)
+
+    def step(n):
+        ids, targets = reversal(n)
+        ops.cross_entropy(model(ids), targets).backward()
+    rates.compare(model, step, 32)
 
 
 def main(argv=None):
@@ -373,7 +379,7 @@ def main(argv=None):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("claims", nargs="*", metavar="CLAIM", help="which of them; all if left out")
     parser.add_argument("--out", type=Path, default=Path("runs/claims"), metavar="DIR", help="where the pictures go")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     args = parser.parse_args(argv)
     try:
@@ -383,7 +389,7 @@ def main(argv=None):
         if args.seed < 0:
             raise Refused(f"--seed {args.seed} is no seed: give 0 or more")
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         try:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, ops, optim, resume, schedule
+from minitx import generate, models, ops, optim, rates, resume, schedule
 
 PAD, END, BEGIN = 0, 11, 12                     # beside the letters 1 .. 10
 NAMES = ".abcdefghij|>"
@@ -48,6 +48,12 @@ def draw(rng, n, task):
     return ids, ids != PAD, np.insert(ids[:, :-1], 0, BEGIN, axis=1), ids       # the decoder lags one step behind
 
 
+def loss_of(model, task, drawn):
+    """The loss on random sequences. Section 5.4: smoothing gives all symbols a share of each target: none is ever certain."""
+    ids, mask, decoder_ids, targets = drawn
+    return ops.cross_entropy(model(ids, decoder_ids, mask), targets, ignore_index=PAD, label_smoothing=task["smoothing"])
+
+
 def train(model, task, progress, seed=0, file=None):
     """Train the model, printing the losses of every epoch; Ctrl-C ends it early. The texts it was shown, the seconds."""
     rng = mt.backend.generator()                # the one that drew the initial weights and draws dropout's masks
@@ -61,11 +67,9 @@ def train(model, task, progress, seed=0, file=None):
         print(steps)
     with steps, progress(total=steps.n, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
         for step in steps:
-            ids, mask, decoder_ids, targets = draw(rng, task["batch"], task)
+            *_, targets = drawn = draw(rng, task["batch"], task)
             kept["seen"] += map(text, targets)
-            # Section 5.4: smoothing gives all symbols a share of each target: none is ever certain.
-            loss = ops.cross_entropy(model(ids, decoder_ids, mask), targets, ignore_index=PAD,
-                                     label_smoothing=task["smoothing"])
+            loss = loss_of(model, task, drawn)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -73,6 +77,7 @@ def train(model, task, progress, seed=0, file=None):
             kept.update(total=kept["total"] + n * loss.item(), symbols=kept["symbols"] + n)
             bar.set_postfix_str(f"loss {kept['total'] / kept['symbols']:.3f}", refresh=False)
             bar.update()
+            rates.warm(bar)
             epoch, batch = divmod(step, task["batches"])
             if batch == 0:
                 beside = f"   published {PUBLISHED_LOSSES[epoch - 1]:.2f}" if task is PUBLISHED else ""
@@ -142,12 +147,14 @@ def run(task, seed, file):
     print(f"\ntrained on {len(seen):,} sequences in {seconds:.0f} s; copied {exact} of {len(pairs)} others "
           "exactly")
     print(mt.ran_as())
+    rng = np.random.default_rng(seed)
+    rates.compare(model, lambda n: loss_of(model, task, draw(rng, n, task)).backward(), task["batch"])
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--published", action="store_true", help="the published configuration, which stops too early")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--resume", type=Path, metavar="FILE",
                         help="keep the state of the training in FILE, and go on from it where it is")
@@ -156,7 +163,7 @@ def main(argv=None):
         if args.seed < 0:
             raise Refused(f"--seed {args.seed} is no seed: give 0 or more")
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         with threads(1):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, ops, optim, resume, schedule
+from minitx import generate, models, ops, optim, rates, resume, schedule
 
 LANGUAGES = {"en": "English", "de": "German", "nl": "Dutch", "sv": "Swedish", "fr": "French", "es": "Spanish",
              "it": "Italian", "pt": "Portuguese", "pl": "Polish", "ru": "Russian", "el": "Greek", "tr": "Turkish",
@@ -129,6 +129,7 @@ def train(model, dates, table, rng, pieces, seed=0, file=None):
             optim.clip_grad_norm(model.parameters(), 1.0)                       # a rare large update does little harm
             optimiser.step()
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+            rates.warm(bar)
     if steps.stopped:
         print("stopped early; what has it learned so far?", file=sys.stderr)
     return steps.seconds
@@ -207,6 +208,9 @@ def run(args):
     print(f"\nafter {seconds:.0f} s; in the {len(UNTRAINED)} languages and forms never shown {untrained:.1%} are exact")
     print(f"exact {trained:.2%} of unseen dates, in the {len(PAIRS) - len(UNTRAINED)} languages and forms that were")
     print(mt.ran_as())
+    days = train_dates[:max(BATCH, *rates.SIZES)]
+    ids, answers = encode([written(day, PAIRS[0]) for day in days], table), targets(days)
+    rates.compare(model, lambda n: add_gradients(model, ids[:n], answers[:n], args.accumulate), BATCH)
 
 
 def threads(limit):
@@ -220,7 +224,7 @@ def threads(limit):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, batches and the split")
     parser.add_argument("--accumulate", type=int, default=1, metavar="N", help="pieces that every batch is cut into")
     parser.add_argument("--read", nargs="+", default=[], metavar="DATE", help="dates to read after training")
@@ -233,7 +237,7 @@ def main(argv=None):
         if args.seed < 0 or not 1 <= args.accumulate <= BATCH:
             raise Refused(f"give --seed 0 or more, and --accumulate 1 to {BATCH}")
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         with threads(1):

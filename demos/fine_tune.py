@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, ops, optim, resume, schedule
+from minitx import generate, models, ops, optim, rates, resume, schedule
 from minitx.models.hub import find_folder, read_json, read_tokenizer
 
 STEPS, BATCH, CONTEXT, RATE = 100, 4, 64, 1e-4
@@ -81,6 +81,12 @@ def encode(tokenizer, text, model, T):
 
 # ---- training and looking --------------------------------------------------------------------------------------------
 
+def loss_of(model, ids, T, B, rng):
+    """The loss on B windows of the ids (n,)."""
+    window = ids[rng.integers(len(ids) - T, size=(B, 1)) + np.arange(T + 1)]                    # (B, T + 1)
+    return ops.cross_entropy(model(window[:, :-1]), window[:, 1:])
+
+
 def train(model, ids, args, rate, name, progress):
     """Train on windows of the ids (n,); Ctrl-C ends it early. The resume.Steps, and the seconds it took."""
     T, B, n = args.context, args.batch, args.steps
@@ -96,8 +102,7 @@ def train(model, ids, args, rate, name, progress):
     with steps, progress(total=n, desc=name, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
         for step in steps:
             rng = np.random.default_rng((args.seed, step))          # both get the same batches, whatever dropout draws
-            window = ids[rng.integers(len(ids) - T, size=(B, 1)) + np.arange(T + 1)]            # (B, T + 1)
-            loss = ops.cross_entropy(model(window[:, :-1]), window[:, 1:])
+            loss = loss_of(model, ids, T, B, rng)
             if not math.isfinite(loss.item()):
                 raise Refused(f"{name}: the loss is {loss.item()} at step {step}: give a smaller --rate")
             optimiser.zero_grad()
@@ -106,6 +111,7 @@ def train(model, ids, args, rate, name, progress):
             optimiser.step()
             bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
             bar.update()
+            rates.warm(bar)
     return steps, steps.seconds
 
 
@@ -184,6 +190,9 @@ def run(args):
     for name, loss, done, seconds in rows:
         print(f"{name.replace('-', ' '):14}{loss:15.3f}{done:8}{seconds:10.1f}")
     print(mt.ran_as())
+    rng = np.random.default_rng(args.seed)
+    rates.compare(model, lambda n: loss_of(model, train_ids, args.context, n, rng).backward(), args.batch,
+                  flag="give a larger --batch")
 
 
 def prepare(out, folder, going_on):
@@ -214,7 +223,7 @@ def main(argv=None):
     parser.add_argument("--context", type=int, metavar="N", help=f"tokens a window; else {CONTEXT}")
     parser.add_argument("--rate", type=float, default=RATE, metavar="X", help=f"the highest learning rate; else {RATE}")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of batches, dropout, samples and new weights")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the tuned model there, as a published folder")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the states of the trainings in FILE-tuned and "
                         "FILE-from-nothing, and go on from them where they are")
@@ -228,7 +237,7 @@ def main(argv=None):
         if not 0 < args.rate < math.inf:
             raise Refused(f"--rate {args.rate} trains nothing: give a number above 0")
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         run(args)

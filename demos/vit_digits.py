@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import minitx as mt
-from minitx import models, ops, optim, resume, schedule
+from minitx import models, ops, optim, rates, resume, schedule
 
 DATA = Path(__file__).parent / "data" / "digits.csv.gz"
 SHADES = " .:-=+*#%@"
@@ -66,6 +66,11 @@ def nearest_neighbour(images, digits, others):
 
 # ---- training and looking --------------------------------------------------------------------------------------------
 
+def loss_of(model, images, digits, rng):
+    """The loss on images, each moved at random."""
+    return ops.cross_entropy(model(mt.tensor(moved(images, rng))), digits, label_smoothing=0.1)
+
+
 def train(images, digits, number, progress, seed=0, file=None):
     """A ViT trained on the images of that split, and the seconds it took. Its state is kept in FILE-number."""
     rng = mt.backend.generator()                    # it draws the weights, too
@@ -83,13 +88,13 @@ def train(images, digits, number, progress, seed=0, file=None):
                          leave=False) as bar:
         for _ in bar:
             batch = rng.choice(len(images), BATCH, replace=False)
-            logits = model(mt.tensor(moved(images[batch], rng)))
-            loss = ops.cross_entropy(logits, digits[batch], label_smoothing=0.1)
+            loss = loss_of(model, images[batch], digits[batch], rng)
             optimiser.zero_grad()
             loss.backward()
             optim.clip_grad_norm(model.parameters(), 1.0)
             optimiser.step()
             bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
+            rates.warm(bar)
     if steps.stopped:
         raise KeyboardInterrupt
     return model.eval(), steps.seconds
@@ -177,13 +182,15 @@ def run(numbers, seed, out, file):
         print(f"\nthe same as a picture: {out}")
     print(f"\nmean of {len(scores)}: ViT {np.mean(scores):.2%}, nearest neighbour {np.mean(neighbours):.2%}")
     print(mt.ran_as())
+    rng = mt.backend.generator()
+    rates.compare(model, lambda n: loss_of(model, images[:n], digits[:n], rng).backward(), BATCH)
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", type=int, choices=range(5), metavar="N", help="one of the splits 0 .. 4 alone")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also draw the mistakes, into a png")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; left out: what MINITX_DEVICE says, or cpu")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the state of each training in FILE-0, FILE-1 ..., "
                         "and go on from them where they are")
@@ -192,7 +199,7 @@ def main(argv=None):
         if args.seed < 0:
             raise Refused(f"--seed {args.seed} is no seed: give 0 or more")
         try:
-            mt.set_default_device(args.device)
+            mt.set_default_device(args.device or mt.backend.default_device())
         except (ValueError, RuntimeError) as error:
             raise Refused(error) from None
         try:

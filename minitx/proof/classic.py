@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitx.backend import like
 from minitx.ops.arithmetic import Add, Mul
 from minitx.ops.attention import Attention
 from minitx.ops.linear import Linear, Matmul
@@ -67,12 +68,12 @@ def _layer_norm_forward(op, x, gamma, beta, eps, deviation):
 
 def _eps_outside(op, x, gamma, beta, *, eps=1e-5):
     return _layer_norm_forward(op, x, gamma, beta, eps, lambda c, eps: (
-        np.sqrt((c * c).mean(axis=-1, keepdims=True)) + eps))
+        (c * c).mean(axis=-1, keepdims=True) ** 0.5 + eps))
 
 
 def _unbiased(op, x, gamma, beta, *, eps=1e-5):
     return _layer_norm_forward(op, x, gamma, beta, eps, lambda c, eps: (
-        np.sqrt((c * c).sum(axis=-1, keepdims=True) / max(c.shape[-1] - 1, 1) + eps)))
+        ((c * c).sum(axis=-1, keepdims=True) / max(c.shape[-1] - 1, 1) + eps) ** 0.5))
 
 
 def _rms_with_mean(op, x, gamma, *, eps=1e-6):
@@ -106,7 +107,7 @@ def _causal(op, q, k, v, bias, options, last):
     """Attention whose causal rule is: query t sees keys up to t + last."""
     if options.get("is_causal"):
         T, S = q.shape[-2], k.shape[-2]
-        rule = np.arange(S) <= np.arange(T)[:, None] + last(T, S)
+        rule = like(np.arange(S) <= np.arange(T)[:, None] + last(T, S), q)
         mask = options.get("mask")
         if mask is not None and mask.ndim == 3 and q.ndim == 4:
             mask = mask[:, None]

@@ -7,12 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minitx.autograd import Tensor
 from minitx.proof import opcheck
 from minitx.proof.differences import excess, is_float, relative_error
 from minitx.proof.judge import SAME
-from minitx.proof.tape import through_tensors
-from minitx.proof.ways import WAYS, Known
+from minitx.proof.ways import WAYS, Known, through_apply
 from minitx.recording import plain_ops
 
 TOLERANCE = {"differences": 1.0, **{name: way.tolerance for name, way in WAYS.items()}}
@@ -37,7 +35,7 @@ class Failure(NamedTuple):
 
 
 _NOTICED = {"differences": "caught by finite differences", "composed": "caught by the composed twin",
-            "stored": "caught by the stored values", "PyTorch": "caught by PyTorch", "CuPy": "caught by CuPy",
+            "stored": "caught by the stored values", "PyTorch": "caught by PyTorch", "CuPy": "caught by NumPy beside CuPy",
             "run": "run as it stands", "apply": "run through apply (as a model runs it, without __init__)"}
 
 
@@ -111,9 +109,8 @@ def _leaves_float32(known):
 
 def _differs_in_apply(known):
     """What the engine makes of the op, where that is anything but what the op gives by itself."""
-    inputs = [Tensor(np.asarray(x)) if type(x) is float else x for x in known.case.inputs]      # in float64 too
     with known.quiet(), plain_ops():
-        theirs = through_tensors(known.cls.apply, inputs, known.options, known.dys)
+        theirs = through_apply(known)
     if len(theirs.outputs) != len(known.ours.outputs):
         return f"it returns {len(known.ours.outputs)} outputs, but {len(theirs.outputs)} Tensors come out"
     if opcheck.compare(known.ours, theirs) <= SAME:

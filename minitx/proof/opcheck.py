@@ -2,12 +2,15 @@
 
 ``check_op`` is what has to go off when a fault is planted. Its pieces are here one by one, so that what a fault did not
 touch need not be computed again: ``numeric`` of the plain class serves every fault in its backward.
+
+Ops run on the default device. What is given and compared are arrays on the host: they go there and come back.
 """
 from typing import NamedTuple
 
 import numpy as np
 
 from minitx.autograd import unbroadcast
+from minitx.backend import default_device, is_array, to_device, to_numpy
 from minitx.proof.differences import (GradientError, differences, excess, frozen, is_float, random_like, relative_error,
                                       scattered)
 
@@ -18,31 +21,54 @@ class Result(NamedTuple):
     gradients: tuple
 
 
+def there(x):
+    """x with its arrays, also those within a tuple, on the default device."""
+    if type(x) is tuple:
+        return tuple(map(there, x))
+    return to_device(x, default_device()) if isinstance(x, np.ndarray) else x
+
+
+def here(x):
+    """A result as an array on the host."""
+    return to_numpy(x) if is_array(x) else np.asarray(x)
+
+
 def forward(cls, inputs, options, needs=None):
     """(op, outputs): an instance after its forward, and the arrays that it returned, always a tuple."""
     op = cls()
     op.needs = [is_float(x) for x in inputs] if needs is None else needs
-    result = op.forward(*inputs, **options)
-    return op, tuple(map(np.asarray, result if type(result) is tuple else (result,)))
+    given = tuple(map(there, inputs))
+    result = op.forward(*given, **{name: there(value) for name, value in options.items()})
+    _only_read(op, "forward", given, inputs)
+    return op, tuple(map(here, result if type(result) is tuple else (result,)))
 
 
 def backward(op, inputs, outputs, dys):
     """One gradient per input, of its input's shape; zeros where the op gives None for an input that needs one."""
     for y in outputs:
         y.flags.writeable = False                           # returned to the caller: backward may only read it
-    results = op.backward(*dys)
+    given = tuple(map(there, dys))
+    results = op.backward(*given)
+    _only_read(op, "backward", given, dys)
     if type(results) is not tuple or len(results) != len(inputs):
         raise GradientError(f"{op.name}: backward must return a tuple of {len(inputs)} entries, one for each "
                             "positional input (`return dx,` with the comma for one)")
     gradients = []
     for i, (x, g, needed) in enumerate(zip(inputs, results, op.needs)):
         if needed and g is not None:
-            g = np.asarray(g)
+            g = here(g)
             g = unbroadcast(g, x.shape) if op.broadcasts and g.shape != x.shape else g
             if g.shape != x.shape:
                 raise GradientError(f"{op.name}: gradient {i} has shape {g.shape}, its input {x.shape}")
         gradients.append(None if not needed else np.zeros(x.shape) if g is None else g)
     return tuple(gradients)
+
+
+def _only_read(op, half, given, before):
+    """GradientError where an op wrote into what it was given: what is on a GPU cannot be made read-only."""
+    for i, (x, y) in enumerate(zip(given, before)):
+        if x is not y and isinstance(y, np.ndarray) and not np.array_equal(here(x), y, equal_nan=y.dtype.kind == "f"):
+            raise GradientError(f"{op.name}: {half} wrote into input {i}, which it may only read")
 
 
 def run_op(cls, inputs, options, dys=None):

@@ -8,27 +8,38 @@ import difflib
 import json
 import time
 
-from minitx import ops
+from minitx import backend, ops
 from minitx.proof import mutations
 from minitx.proof.cases import cases, edges
 from minitx.proof.measure import TOLERANCE, measure
 from minitx.proof.user import CannotCheck, ops_in
 
 
-def run(names=(), *, in_full=False, json_file=None):
+def run(names=(), *, in_full=False, json_file=None, device=None):
     """Check the named ops and those in the named files, or all ops; print; return the exit status, 0 or 1.
 
     in_full     list the classic faults, and those that change nothing with the reason; without a reason they fail
     json_file   write everything to this file too
+    device      where the ops run: "cpu", "cuda" or "cuda:1"; None is the default device
 
-    CannotCheck, in one line, for a name that is no op and for a file without any.
+    CannotCheck, in one line, for a name that is no op, for a file without any, and for a device that cannot be had.
     """
+    try:
+        device = backend.check_device(device)
+    except (ValueError, RuntimeError) as error:
+        raise CannotCheck(str(error)) from None
+    with backend.on_device(device):
+        return _run(names, in_full, json_file, device)
+
+
+def _run(names, in_full, json_file, device):
     start = time.perf_counter()
     if json_file is not None:
         open(json_file, "a", encoding="utf-8").close()      # where it cannot be written, say so at once
     chosen = [_known(name) for name in names if not name.endswith(".py")] if names else None
     files = {name: ops_in(name) for name in names if name.endswith(".py")}
 
+    print(f"every op runs on {device}")
     print(f"{'op':28}{'cases':>6}  " + "".join(f"{way:>16}" for way in TOLERANCE))
     smooth, sharp = cases(chosen), edges(chosen)
     for name in list(smooth)[:1]:
@@ -46,7 +57,7 @@ def run(names=(), *, in_full=False, json_file=None):
             if not rows[-1].failures:
                 own.append((cls.name, mutations.score({cls.name: calls}, classics=())))
 
-    print(_summary(rows))
+    print(_summary(rows, device))
     for score in scores:
         print("\n" + mutations.text(score, in_full))
     for name, score in own:
@@ -56,7 +67,7 @@ def run(names=(), *, in_full=False, json_file=None):
     print(f"\n{time.perf_counter() - start:.0f} s in all")
     if json_file is not None:
         with open(json_file, "w", encoding="utf-8") as file:
-            json.dump(_plain(rows, scores, own), file, indent=1)
+            json.dump(_plain(rows, scores, own, device), file, indent=1)
     wrong = any(score.holes or in_full and (score.unexplained or score.stale) for score in scores)
     return 1 if wrong or _failures(rows) else 0
 
@@ -80,7 +91,7 @@ def _shown(row):
     return row
 
 
-def _summary(rows):
+def _summary(rows, device):
     lines = [""]
     for way, tolerance in TOLERANCE.items():
         found = [(row.cells[way].error, row.op) for row in rows if row.cells[way] is not None]
@@ -89,7 +100,7 @@ def _summary(rows):
                          f"allowed {tolerance:.0e}")
     lines += ["", *_first_failures(rows)]
     failed = [row.op for row in rows if row.failures]
-    lines.append(f"{len(rows)} op{'s' * (len(rows) != 1)}, {sum(row.cases for row in rows)} cases: "
+    lines.append(f"{len(rows)} op{'s' * (len(rows) != 1)}, {sum(row.cases for row in rows)} cases on {device}: "
                  + (f"FAILED: {', '.join(failed)}" if failed else "all right"))
     return "\n".join(lines)
 
@@ -104,9 +115,9 @@ def _first_failures(rows):
         yield ""
 
 
-def _plain(rows, scores, own):
+def _plain(rows, scores, own, device):
     """Everything as what JSON knows."""
-    return {"tolerance": TOLERANCE,
+    return {"device": device, "tolerance": TOLERANCE,
             "ops": [{"op": row.op, "cases": row.cases, "failures": [failure._asdict() for failure in row.failures],
                      "ways": {way: cell and cell._asdict() for way, cell in row.cells.items()}} for row in rows],
             "faults": [mutations.plain(score) for score in (*scores, *(score for _, score in own))]}

@@ -3,6 +3,7 @@ import numpy as np
 
 from minitx.autograd import Tensor, no_grad
 from minitx.backend import DOUBLE, device_of, is_array, read_only, to_device, to_numpy
+from minitx.creation import tensor
 from minitx.nn.module import Module
 from minitx.proof.differences import GradientError, excess
 from minitx.proof.tape import pull, recording
@@ -27,7 +28,7 @@ class Subject:
             if isinstance(x, Module):
                 self._add_parameters(x, name + ": ")
             elif _is_float(x):
-                x = Tensor(x.data if isinstance(x, Tensor) else x)
+                x = Tensor(x.data) if isinstance(x, Tensor) else tensor(x)      # a host array goes to the default device
                 self._add(name, x)
             elif isinstance(x, (list, tuple, dict)) and any(map(_is_float, _flat(x))):
                 raise TypeError(f"{check}: {name} is a {type(x).__name__} that holds float arrays, which would go "

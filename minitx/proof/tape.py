@@ -6,7 +6,7 @@ import numpy as np
 from minitx.autograd import Op, Tensor
 from minitx.backend import to_device, to_numpy, xp_of
 from minitx.proof.differences import is_float
-from minitx.proof.opcheck import Result
+from minitx.proof.opcheck import Result, there
 from minitx.recording import mode
 
 
@@ -41,8 +41,8 @@ def pull(outputs, dys):
 
 
 def through_tensors(fn, inputs, options, dys):
-    """Result of fn(*Tensors, **options) and its backward: a twin's counterpart of opcheck.run_op."""
-    inputs = [Tensor(x, requires_grad=True) if is_float(x) else x for x in inputs]
+    """Result of fn(*Tensors, **options) and its backward, on the default device: a twin's counterpart of opcheck.run_op."""
+    inputs = [Tensor(there(x), requires_grad=True) if is_float(x) else there(x) for x in inputs]
     outputs = fn(*inputs, **options)
     outputs = outputs if type(outputs) is tuple else (outputs,)
     pull(outputs, dys)

@@ -3,7 +3,7 @@
     composed      the twin made of smaller ops
     stored        values and gradients that PyTorch computed once, in the repository's tests/reference/
     PyTorch       the same op in PyTorch, where it is installed
-    CuPy          the same op on a GPU, where there is one
+    CuPy          NumPy against CuPy: the same op on a GPU, where there is one; where ops run there, on the host
 
 Finite differences are the way that is missing here: they ask nothing but that backward be the derivative of forward.
 """
@@ -85,6 +85,13 @@ def unless_default(cls, options):
             if name not in defaults or type(value) is not type(defaults[name]) or value != defaults[name]}
 
 
+def through_apply(known):
+    """What the engine makes of the op, as a model runs it, on the default device."""
+    inputs = [Tensor(opcheck.there(np.asarray(x))) if type(x) is float else x for x in known.case.inputs]   # in float64
+    options = {name: opcheck.there(value) for name, value in known.options.items()}
+    return through_tensors(known.cls.apply, inputs, options, known.dys)
+
+
 class Way(NamedTuple):
     """result: a function of a Known that gives a Result or None; tolerance: the largest relative error allowed."""
     result: Callable
@@ -111,22 +118,12 @@ def _twin(known, twins):
     return twins.get(name) if ops.OPS.get(name) is known.case.op else None
 
 
-def _gpu(known):
+def _other_library(known):
     if not backend.cuda.is_available():
         return None
-
-    def on_gpu(*inputs, **options):
-        inputs = [ops.to(x, device="cuda") if isinstance(x, Tensor) else x for x in inputs]
-        return known.case.op.apply(*inputs, **{name: _moved(value) for name, value in options.items()})
-
-    return through_tensors(on_gpu, known.case.inputs, known.options, known.dys)
-
-
-def _moved(option):
-    if isinstance(option, np.ndarray):
-        return backend.to_device(option, "cuda")
-    return tuple(map(_moved, option)) if type(option) is tuple else option
+    with backend.on_device("cuda" if backend.default_device() == "cpu" else "cpu"):
+        return through_apply(known)
 
 
 WAYS = {"composed": Way(_composed, composed.TOLERANCE), "stored": Way(_stored, reference.TOLERANCE),
-        "PyTorch": Way(_torch, torch_twins.TOLERANCE), "CuPy": Way(_gpu, 1e-10)}
+        "PyTorch": Way(_torch, torch_twins.TOLERANCE), "CuPy": Way(_other_library, 1e-10)}

@@ -6,6 +6,7 @@ import string
 import numpy as np
 
 from minitx import ops
+from minitx.backend import like
 
 
 # ---- reductions ------------------------------------------------------------------------------------------------------
@@ -23,7 +24,7 @@ def _rows(x, axis, keepdims):
 
 def _sum(x, *, axis, keepdims):
     rows, shape = _rows(x, axis, keepdims)
-    return ops.reshape(ops.matmul(rows, np.ones((rows.shape[1], 1))), shape)
+    return ops.reshape(ops.matmul(rows, like(np.ones((rows.shape[1], 1)), x)), shape)
 
 
 def _mean(x, *, axis, keepdims):
@@ -67,7 +68,7 @@ def _logsumexp(x, *, axis, keepdims):
 def _picked(x, numbers):
     """x read as one column, and from it the elements with these numbers: a product with a matrix of zeros and ones."""
     column = ops.reshape(x, x.size, 1)
-    return ops.reshape(ops.matmul(np.eye(x.size)[numbers.ravel()], column), numbers.shape)
+    return ops.reshape(ops.matmul(like(np.eye(x.size)[numbers.ravel()], x), column), numbers.shape)
 
 
 def _numbered(x):
@@ -96,7 +97,7 @@ def _concatenate(*xs, axis):
     letters = string.ascii_lowercase[:xs[0].ndim]
     moved = letters.replace(letters[axis], "z")
     return functools.reduce(ops.add, [
-        ops.einsum(f"z{letters[axis]},{letters}->{moved}", np.eye(ends[-1])[:, end - x.shape[axis]:end], x)
+        ops.einsum(f"z{letters[axis]},{letters}->{moved}", like(np.eye(ends[-1])[:, end - x.shape[axis]:end], x), x)
         for x, end in zip(xs, ends)])
 
 
@@ -106,7 +107,7 @@ def _stack(*xs, axis):
 
 
 def _split(x, *, sections, axis):
-    ends = np.cumsum([y.shape[axis] for y in np.split(x.data, sections, axis=axis)]).tolist()
+    ends = np.cumsum([len(places) for places in np.split(np.arange(x.shape[axis]), sections)]).tolist()
     before = (slice(None),) * (axis % x.ndim)
     return tuple(x[before + (slice(start, end),)] for start, end in zip([0] + ends, ends))
 

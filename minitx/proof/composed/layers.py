@@ -7,12 +7,13 @@ import math
 import numpy as np
 
 from minitx import ops
+from minitx.backend import like
 
 
 def _softmax(x, *, axis, mask):
     axis = axis if x.ndim else None                         # a single number is a row by itself
     seen = np.broadcast_to(True if mask is None else mask, x.shape)
-    e = ops.exp(x) * seen
+    e = ops.exp(x) * like(seen, x)
     total = ops.sum(e, axis=axis, keepdims=True)
     return e / (total + (total.data == 0) * 1.0)            # a row that sees nothing is 0 / 1
 
@@ -45,7 +46,7 @@ def _attention(q, k, v, bias, *, mask, is_causal, scale, keep, dropout_p, return
         mask = np.expand_dims(mask, 1) if mask.ndim == 3 and len(scores.shape) == 4 else mask
         seen = np.logical_and(seen, mask)
     weights = _softmax(scores, axis=-1, mask=seen)
-    used = weights if keep is None else weights * keep / (1 - dropout_p)
+    used = weights if keep is None else weights * like(keep, q) / (1 - dropout_p)
     out = ops.matmul(used, v)
     return (out, weights) if return_weights else out
 
@@ -59,19 +60,19 @@ def _rope(x, *, positions, base, interleaved, frequencies=None):
                      np.stack([np.sin(angle), np.cos(angle)], axis=-1)], axis=-2)               # (..., T, K/2, 2, 2)
     pairs = ops.reshape(x, x.shape[:-1] + ((K // 2, 2) if interleaved else (2, K // 2)))
     pairs = pairs if interleaved else ops.swapaxes(pairs, -1, -2)                               # (..., T, K/2, 2)
-    turned = ops.matmul(turn, pairs[..., None])[..., 0]
+    turned = ops.matmul(like(turn, x), pairs[..., None])[..., 0]
     return ops.reshape(turned if interleaved else ops.swapaxes(turned, -1, -2), x.shape)
 
 
 def _dropout(x, *, keep, p):
-    return x * (keep / (1 - p) if p < 1 else keep * 0.0)
+    return x * like(keep / (1 - p) if p < 1 else keep * 0.0, x)
 
 
 def _embedding(weight, *, ids, padding_idx=None):
     """Every id as a row of zeros with a single one, times the table."""
-    rows = np.eye(len(weight))[ids.ravel()]
+    rows = like(np.eye(len(weight))[ids.ravel()], weight)
     if padding_idx is not None:
-        kept = np.arange(len(weight))[:, None] != padding_idx
+        kept = like(np.arange(len(weight))[:, None] != padding_idx, weight)
         weight = weight * kept + weight.data * ~kept        # the padding row as a constant
     return ops.reshape(ops.matmul(rows, weight), ids.shape + weight.shape[1:])
 
@@ -82,7 +83,7 @@ def _cross_entropy(logits, *, targets, ignore_index, label_smoothing, reduction)
     counted = targets != ignore_index
     onehot = np.eye(V)[np.where(counted, targets, 0)]
     wanted = ((1 - label_smoothing) * onehot + label_smoothing / max(V, 1)) * counted[..., None]
-    losses = -ops.sum(wanted * _log_softmax(logits, axis=-1), axis=-1)
+    losses = -ops.sum(like(wanted, logits) * _log_softmax(logits, axis=-1), axis=-1)
     if reduction == "none":
         return losses
     return ops.sum(losses) / (max(float(counted.sum()), 1.0) if reduction == "mean" else 1.0)

@@ -2,9 +2,9 @@
 import functools
 import math
 
-import numpy as np
-
 from minitx import ops
+from minitx.autograd import Tensor
+from minitx.backend import like, xp_of
 
 
 # ---- pointwise -------------------------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ def _sqrt(x):
 
 
 def _abs(x):
-    return x * np.sign(x.data)
+    return x * xp_of(x.data).sign(x.data)
 
 
 def _erf(x):
@@ -78,11 +78,12 @@ def _gelu(x, *, approximate):
 # ---- choosing --------------------------------------------------------------------------------------------------------
 
 def _where(a, b, *, condition):
-    return a * condition + b * ~condition
+    array = next(x for x in (a, b) if isinstance(x, Tensor))            # beside it the other may be a number
+    return a * like(condition, array) + b * like(~condition, array)
 
 
 def _masked_fill(x, *, mask, value):
-    return x * ~mask + value * mask
+    return x * like(~mask, x) + value * like(mask, x)
 
 
 def _clip(x, *, min, max):
