@@ -40,6 +40,7 @@ def warm(bar):
     """Called with tqdm's bar in every step: when kernels have compiled, it forgets how long that took."""
     if left_out() and not hasattr(bar, "warm") and bar.n - bar.initial >= COMPILING:
         bar.initial, bar.start_t, bar.warm = bar.n, time.time(), True
+        bar.last_print_t = bar.start_t                                  # else it takes itself for one never shown
 
 
 def compare(model, work, size, what="batch", flag="leave out --device"):

@@ -11,12 +11,12 @@ from double.ufunc import Ufunc
 from minitx import special
 
 MISSING = """
-asmatrix block bmat busday_count busday_offset bytes_ character clongdouble datetime64 datetime_as_string
-datetime_data einsum_path errstate flexible frompyfunc fromregex geomspace getbufsize geterr geterrcall
-histogram_bin_edges insert is_busday isnat longdouble matrix matvec memmap nanpercentile nanquantile ndenumerate nditer
-nested_iters object_ polyder polydiv polyint recarray record setbufsize seterr seterrcall show_runtime spacing str_
-timedelta64 unstack vecdot vecmat void False_ True_ ScalarType complex256 float128 get_include info little_endian
-sctypeDict test typecodes
+False_ ScalarType True_ asmatrix block bmat busday_count busday_offset bytes_ character clongdouble complex256
+datetime64 datetime_as_string datetime_data einsum_path errstate flexible float128 frompyfunc fromregex geomspace
+get_include getbufsize geterr geterrcall histogram_bin_edges info insert is_busday isnat little_endian longdouble
+matrix matvec memmap nanpercentile nanquantile ndenumerate nditer nested_iters object_ polyder polydiv polyint
+recarray record sctypeDict setbufsize seterr seterrcall show_runtime spacing str_ test timedelta64 typecodes unstack
+vecdot vecmat void
 """.split()
 MADE = set("zeros ones empty full arange linspace logspace eye tri identity indices".split())     # from numbers alone
 ABOUT = set("promote_types result_type can_cast min_scalar_type issubdtype isscalar shape ndim size "
