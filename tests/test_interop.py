@@ -20,7 +20,8 @@ torch = pytest.importorskip("torch")
 t, F = torch.nn, torch.nn.functional
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested tensors")
 
-TOLERANCE = {np.float64: 1e-10, np.float32: 1e-4}                   # gradients that nearly cancel keep four digits
+# gradients that nearly cancel: the twins of the CPU keep more digits of them than the plain ops, which run on the double
+TOLERANCE = {np.float64: 1e-10, np.float32: 2e-5 if mt.backend.default_device() == "cpu" else 1e-4}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: dtype.__name__)
 BOTH_WAYS = pytest.mark.parametrize("way", ["from_torch", "to_torch"])
 
