@@ -1,5 +1,6 @@
 """Which op runs its twin, and that nobody can tell but by the time it takes."""
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -162,6 +163,15 @@ def test_the_subclass_of_a_user_never_gets_a_twin():
     y, twins, plain = counted(lambda: Mine.apply(mt.tensor(array(N, N))))
     assert (twins, plain) == (0, 1) and type(Mine.apply(mt.tensor(array(2, 2), requires_grad=True)).node) is Mine
     np.testing.assert_allclose(y.numpy(), ops.gelu(array(N, N)).numpy() + 1, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.host("twins of the CPU")
+def test_arrays_from_pickle_run_the_twin():
+    """Their dtype equals NumPy's own, and is another object."""
+    x = pickle.loads(pickle.dumps(array(N, N)))
+    assert x.dtype is not np.dtype(x.dtype.char)
+    assert type(ops.gelu(mt.tensor(x, requires_grad=True)).node) is TWINS[GELU]
+    assert type(ops.linear(mt.Tensor(x, requires_grad=True), array(N, N)).node) is TWINS[mt.ops.OPS["linear"]]
 
 
 @pytest.mark.host("twins of the CPU")
