@@ -1,6 +1,8 @@
 """Ctrl-C as at a terminal, whatever started the tests; and what demos leave out in device mode."""
 import contextlib
+import importlib.util
 import signal
+from pathlib import Path
 
 import device_mode
 import double
@@ -8,6 +10,8 @@ import pytest
 
 import minitx as mt
 from minitx import rates
+
+DEMOS = Path(__file__).parents[2] / "demos"
 
 
 @pytest.fixture(autouse=True)
@@ -28,3 +32,16 @@ def device(request):
             if isinstance(mt.backend.require_cupy(), double.Cupy):
                 stack.enter_context(mt.plain_ops())
         yield
+
+
+@pytest.fixture
+def load():
+    """load(name, small): a demo as a module, with other values for its constants; of a dict only those entries."""
+    def load(name, small):
+        spec = importlib.util.spec_from_file_location(name, DEMOS / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for key, value in small.items():
+            setattr(module, key, getattr(module, key) | value if isinstance(value, dict) else value)
+        return module
+    return load

