@@ -30,14 +30,15 @@ def _to(o):
 # The name of an op -> its options, arrays among them as tensors -> a function of tensors.
 TORCH = {
     **_named("abs cos erf exp neg relu sigmoid sin tanh log sqrt add div maximum minimum mul sub matmul", torch),
-    **_named("gelu silu linear", F),
+    **_named("silu linear", F),
     **_rows("mean prod sum amax amin logsumexp softmax log_softmax"),
     "var": lambda o: lambda x: torch.var(x, -1, correction=0), "std": lambda o: lambda x: torch.std(x, -1, correction=0),
     "pow": lambda o: torch.pow,
     "where": lambda o: lambda a, b: torch.where(o["condition"], a, b),
     "masked_fill": lambda o: lambda x: x.masked_fill(o["mask"], o["value"]),
     "clip": lambda o: lambda x: x.clamp(o["min"], o["max"]),
-    "dropout": lambda o: lambda x: x * o["keep"] * (1 / (1 - o["p"])),
+    "gelu": lambda o: lambda x, _: F.gelu(x),
+    "dropout": lambda o: lambda x, _: x * o["keep"] * (1 / (1 - o["p"])),
     "reshape": lambda o: lambda x: x.reshape(o["shape"]),
     "transpose": lambda o: lambda x: x.permute(o["axes"]),
     "getitem": lambda o: lambda x: x[o["index"]],

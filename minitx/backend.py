@@ -93,12 +93,12 @@ def is_array(x):
 
 def device_of(x):
     """The name of the device that holds array or Tensor x: "cpu" or "cuda:0"."""
-    return x.device if isinstance(x.device, str) else f"cuda:{x.device.id}"         # a NumPy array says "cpu" itself
+    device = "cpu" if isinstance(x, np.generic) else x.device       # NumPy's arrays say "cpu", its scalars only since 2.1
+    return device if isinstance(device, str) else f"cuda:{device.id}"
 
 
 def check_device(device):
-    """The device's canonical name ("cpu", "cuda:1"); None is the default one. ValueError: no such name; RuntimeError: it
-    cannot be had here."""
+    """The device's canonical name ("cpu", "cuda:1"); None: the default. ValueError: no such name; RuntimeError: not here."""
     if device is None:
         return default_device()
     name, colon, number = str(device).partition(":")

@@ -39,7 +39,7 @@ def getitem(x, index=None, mask=None):
 
 def dropout(x=mt.ones(3), mask=None, p=0.5, training=True):
     if mask is not None:
-        return Dropout.apply(x, keep=mt.tensor(mask, dtype=bool), p=p)
+        return Dropout.apply(x, None, keep=mt.tensor(mask, dtype=bool), p=p)
     return ops.dropout(x, p, training)
 
 

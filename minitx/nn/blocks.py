@@ -53,11 +53,11 @@ class EncoderBlock(Module):
         a = self.norm1(x) if self.norm_first else x
         a = self.attn(a, a, a, mask, is_causal=is_causal, return_weights=return_weights, **options)
         a, weights = a if return_weights else (a, None)
-        x = x + self.dropout(a)
+        x = self.dropout(a, x)
         x = x if self.norm_first else self.norm1(x)
 
         f = self.norm2(x) if self.norm_first else x
-        x = x + self.dropout(self.ff(f))
+        x = self.dropout(self.ff(f), x)
         x = x if self.norm_first else self.norm2(x)
         return (x, weights) if return_weights else x
 
@@ -96,18 +96,18 @@ class DecoderBlock(Module):
         a = self.norm1(x) if self.norm_first else x
         a = self.attn(a, a, a, mask, is_causal=is_causal, return_weights=return_weights, cache=cache, **options)
         a, weights = a if return_weights else (a, None)
-        x = x + self.dropout(a)
+        x = self.dropout(a, x)
         x = x if self.norm_first else self.norm1(x)
 
         c = self.norm2(x) if self.norm_first else x
         c = self.cross_attn(c, memory, memory, memory_mask, return_weights=return_weights,
                             cache=None if cache is None else cache.memory)
         c, cross_weights = c if return_weights else (c, None)
-        x = x + self.dropout(c)
+        x = self.dropout(c, x)
         x = x if self.norm_first else self.norm2(x)
 
         f = self.norm3(x) if self.norm_first else x
-        x = x + self.dropout(self.ff(f))
+        x = self.dropout(self.ff(f), x)
         x = x if self.norm_first else self.norm3(x)
         return (x, (weights, cross_weights)) if return_weights else x
 

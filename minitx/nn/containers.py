@@ -1,4 +1,6 @@
 """Modules made of a row of Modules."""
+from minitx import ops
+from minitx.nn.layers import GELU, Linear
 from minitx.nn.module import Module
 
 
@@ -27,12 +29,21 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules run one after the other: Sequential(a, b)(x) = b(a(x))."""
+    """Modules run one after the other: Sequential(a, b)(x) = b(a(x)).
+
+    A Linear before a GELU leaves its bias to it, which adds it while it reads the numbers anyway.
+    """
 
     def __init__(self, *modules):
         super().__init__(modules)
 
     def forward(self, x):
-        for module in self:
-            x = module(x)
+        modules, bias = list(self), None
+        for module, after in zip(modules, [*modules[1:], None]):
+            if type(module) is Linear and type(after) is GELU:
+                x, bias = ops.linear(x, module.weight), module.bias
+            elif bias is not None:
+                x, bias = module(x, bias), None
+            else:
+                x = module(x)
         return x

@@ -102,15 +102,16 @@ class RMSNorm(Module):
 class Dropout(Module):
     """In train mode each element becomes 0 with probability p and the others are divided by 1 - p.
 
-    Srivastava et al. 2014. ValueError unless 0 <= p <= 1.
+    layer(x, residual) is layer(x) + residual, in one op. Srivastava et al. 2014. ValueError unless 0 <= p <= 1, and for a
+    residual of another shape.
     """
 
     def __init__(self, p):
         check_probability("Dropout", p)
         self.p = p
 
-    def forward(self, x):
-        return ops.dropout(x, self.p, self.training)
+    def forward(self, x, residual=None):
+        return ops.dropout(x, self.p, self.training, residual)
 
     def extra_repr(self):
         return f"{self.p}"
@@ -119,7 +120,7 @@ class Dropout(Module):
 class GELU(Module):
     """x times the Gaussian's distribution function at x, exact ("none") or its approximation ("tanh").
 
-    Hendrycks and Gimpel 2016.
+    layer(x, bias) is layer(x + bias), in one op. Hendrycks and Gimpel 2016.
     """
 
     def __init__(self, approximate="none"):
@@ -127,8 +128,8 @@ class GELU(Module):
             raise ValueError(f'GELU: approximate must be "none" or "tanh", got {approximate!r}')
         self.approximate = approximate
 
-    def forward(self, x):
-        return ops.gelu(x, self.approximate)
+    def forward(self, x, bias=None):
+        return ops.gelu(x, self.approximate, bias)
 
     def extra_repr(self):
         return "" if self.approximate == "none" else f'"{self.approximate}"'

@@ -84,11 +84,12 @@ class SiLU(Op):
 
 
 class GELU(Op):
-    r"""Let x through with the probability that a normal variable lies below it (Hendrycks and Gimpel 2016).
+    r"""Let x through with the probability that a normal variable lies below it (Hendrycks and Gimpel 2016). A bias, the
+    offset of the linear layer before, is added to x first.
 
-        x (...)   ->   y (...)
+        x (..., C)   bias (C,) or none   ->   y (..., C)              without a bias x may have any shape
 
-    forward       y = x g
+    forward       y = x g                                               from here on x stands for x + bias
                   g = P(Z < x) = (1 + erf(x / sqrt 2)) / 2              approximate="none"
                   g = (1 + tanh u) / 2 = sigmoid(2 u)                   approximate="tanh"
                   u = sqrt(2/pi) (x + 0.044715 x^3)
@@ -98,14 +99,19 @@ class GELU(Op):
                   g' = exp(-x^2 / 2) / sqrt(2 pi)                       approximate="none"
                   g' = 2 g (1 - g) u'                                   approximate="tanh"
                   u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+                  dbias = sum dx                                        over every axis but the last
 
-    saved         x (...)   g (...)
+    saved         x (..., C)   g (..., C)
 
     twin          minitx/fused/cpu/activation.py   minitx/fused/cuda/activation.py and .cu
     """
-    promotion = "float"
+    promotion = "one"
 
-    def forward(self, x, *, approximate="none"):
+    def forward(self, x, bias, *, approximate="none"):
+        if bias is not None:
+            if x.ndim == 0 or bias.shape != x.shape[-1:]:
+                raise ValueError("bias must have shape (C,), where x is (..., C)")
+            x = x + bias
         self.approximate = approximate
         self.x = x = bounded_below(x)
         if approximate == "tanh":
@@ -121,7 +127,8 @@ class GELU(Op):
             slope = 2 * _ROOT_2_PI * g * (1 - g) * (1 + 3 * _CUBIC * x * x)
         else:
             slope = xp_of(dy).exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-        return (g + x * slope) * dy,
+        dx = (g + x * slope) * dy
+        return dx, dx.sum(axis=tuple(range(dx.ndim - 1))) if self.needs[1] else None
 
 
 _ROOT_2_PI = math.sqrt(2 / math.pi)
@@ -167,11 +174,13 @@ def silu(x):
     return SiLU.apply(x)
 
 
-def gelu(x, approximate="none"):
+def gelu(x, approximate="none", bias=None):
     """x times the normal distribution function of x; approximate="tanh" is GPT-2's closed form of it.
 
-    Hendrycks and Gimpel 2016, section 2. The two differ by up to 4.73e-4 (at |x| = 2.699). ValueError for another name.
+    With a bias (C,), gelu(x + bias) of x (..., C) in one op: what a linear layer without its bias is followed by.
+    Hendrycks and Gimpel 2016, section 2. The two forms differ by up to 4.73e-4 (at |x| = 2.699). ValueError for another
+    name, and for a bias of another shape; TypeError where two float dtypes meet.
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")
-    return GELU.apply(x, approximate=approximate)
+    return GELU.apply(x, bias, approximate=approximate)

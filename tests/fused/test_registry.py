@@ -158,10 +158,10 @@ def test_an_empty_batch_is_the_plain_ops(function, x):
 
 def test_the_subclass_of_a_user_never_gets_a_twin():
     class Mine(GELU):
-        def forward(self, x, *, approximate="none"):
-            return super().forward(x, approximate=approximate) + 1
-    y, twins, plain = counted(lambda: Mine.apply(mt.tensor(array(N, N))))
-    assert (twins, plain) == (0, 1) and type(Mine.apply(mt.tensor(array(2, 2), requires_grad=True)).node) is Mine
+        def forward(self, x, bias, *, approximate="none"):
+            return super().forward(x, bias, approximate=approximate) + 1
+    y, twins, plain = counted(lambda: Mine.apply(mt.tensor(array(N, N)), None))
+    assert (twins, plain) == (0, 1) and type(Mine.apply(mt.tensor(array(2, 2), requires_grad=True), None).node) is Mine
     np.testing.assert_allclose(y.numpy(), ops.gelu(array(N, N)).numpy() + 1, rtol=1e-5, atol=1e-5)
 
 

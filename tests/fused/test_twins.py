@@ -126,8 +126,9 @@ def embedding():
 
 
 CASES = {
-    GELU: [([x], dict(approximate=name)) for x in rows(*FAR, *ODD, draw(3, 30, scale=300), np.array([0.0, -0.0, -1e3, 1e3]))
-           for name in ("none", "tanh")],
+    GELU: [([x, bias], dict(approximate=name))
+           for x in rows(*FAR, *ODD, draw(3, 30, scale=300), draw(3, 200), np.array([0.0, -0.0, -1e3, 1e3]))
+           for bias in (None, draw(x.shape[-1])) for name in ("none", "tanh")],
     Attention: [*attention()],
     Embedding: [*embedding()],
     Linear: [*linear()],
@@ -235,7 +236,8 @@ def test_an_ignored_row_stays_zero_whatever_reaches_the_loss(small):
 
 
 IN_EARNEST = [
-    (GELU, [draw(3, 40001)], {}), (Softmax, [draw(3, 40001)], {}),
+    (GELU, [draw(3, 40001), None], {}), (GELU, [draw(3, 40001), draw(40001)], {}), (GELU, [draw(401, 300), draw(300)], {}),
+    (Softmax, [draw(3, 40001)], {}),
     (Softmax, [draw(1001, 77)], {}), (LayerNorm, [draw(1001, 77), draw(77), draw(77)], {}),
     (LayerNorm, [draw(3, 40001), draw(40001), draw(40001)], {}),
     (CrossEntropy, [draw(3, 40001)], dict(targets=np.array([0, 40000, 7]))),

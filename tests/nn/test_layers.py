@@ -85,6 +85,15 @@ def test_dropout_follows_the_mode():
     assert (nn.Dropout(1.0)(x) == 0).all()
 
 
+def test_what_may_be_added_on_the_way():
+    x, residual, bias = mt.randn(3, 4), mt.randn(3, 4), mt.randn(4)
+    np.testing.assert_allclose(nn.Dropout(0.5).eval()(x, residual).numpy(), (x + residual).numpy())
+    np.testing.assert_allclose(nn.Dropout(1.0)(x, residual).numpy(), residual.numpy())
+    for approximate in ("none", "tanh"):
+        layer = nn.GELU(approximate)
+        np.testing.assert_allclose(layer(x, bias).numpy(), layer(x + bias).numpy(), rtol=1e-6)
+
+
 @pytest.mark.parametrize("make, says", [
     (lambda: nn.Dropout(1.5), "1.5"), (lambda: nn.Dropout(-0.1), "-0.1"), (lambda: nn.Dropout(float("nan")), "nan"),
     (lambda: nn.GELU("erf"), "erf"), (lambda: nn.Linear(0, 3), "in_features"),

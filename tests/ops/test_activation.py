@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import minitx as mt
-from minitx import ops
+from minitx import backend, ops
 
 GATES = {"gelu": ops.gelu, "gelu_tanh": lambda x: ops.gelu(x, "tanh"), "silu": ops.silu, "relu": ops.relu}
 BIG = [1e4, 1e19, 3e38]
@@ -57,3 +57,33 @@ def test_gelu_at_one():
 def test_gelu_keeps_the_small_tail_in_float32():
     x = np.float32([-3.0, -2.0, -1.0])
     np.testing.assert_allclose(ops.gelu(x).numpy(), ops.gelu(x.astype(float)).numpy(), atol=3e-7)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 300, 200), (0, 5)])
+def test_gelu_adds_a_bias_first(shape, approximate):
+    x, bias = (mt.randn(*s, requires_grad=True) for s in (shape, shape[-1:]))
+    dy = mt.randn(*shape)
+    y, after = ops.gelu(x, approximate, bias), ops.gelu(x.detach() + bias.data, approximate)
+    np.testing.assert_allclose(y.numpy(), after.numpy(), rtol=1e-5, atol=1e-6)
+    y.backward(dy)
+    total = backend.to_numpy(x.grad).reshape(-1, shape[-1]).sum(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(backend.to_numpy(bias.grad), total, rtol=1e-4, atol=1e-4)
+
+
+def test_gelu_with_a_bias_that_does_not_fit():
+    for x, bias in ((mt.ones(3, 4), mt.ones(3)), (mt.ones(3, 4), mt.ones(1, 4)), (mt.ones(4), mt.ones(())),
+                    (mt.ones(()), mt.ones(())), (mt.ones(300, 400), mt.ones(1))):
+        with pytest.raises(ValueError, match=r"gelu: .*bias must have shape \(C,\)"):
+            ops.gelu(x, bias=bias)
+    with pytest.raises(TypeError, match="gelu: .*float64"):
+        ops.gelu(mt.ones(3, 4), bias=mt.ones(4, dtype="float64"))
+
+
+def test_a_bias_alone_may_want_a_gradient():
+    for shape in ((3, 5), (300, 400)):
+        x, bias = mt.randn(*shape), mt.zeros(shape[-1], requires_grad=True)
+        ops.gelu(x, bias=bias).sum().backward()
+        x = mt.tensor(x, requires_grad=True)
+        ops.gelu(x).sum().backward()
+        np.testing.assert_allclose(backend.to_numpy(bias.grad), backend.to_numpy(x.grad).sum(axis=0), rtol=1e-4, atol=1e-4)

@@ -58,7 +58,7 @@ def test_the_seed_decides():
 
 
 def test_the_class_takes_the_draw():
-    y = Dropout.apply(mt.ones(2), keep=np.array([True, False]), p=0.75)
+    y = Dropout.apply(mt.ones(2), None, keep=np.array([True, False]), p=0.75)
     assert y.tolist() == [4, 0] and ops.dropout(mt.ones(2), np.float64(0.5)).dtype == np.float32
 
 
@@ -72,3 +72,29 @@ def test_what_is_no_array(bad, p, training):
 def test_a_number_is_dropped_or_kept():
     assert ops.dropout(2.0, 1.0).item() == 0 and ops.dropout(2.0, 0.0).item() == 2
     assert ops.dropout(2, 0.5).item() in (0, 4)
+
+
+@pytest.mark.parametrize("p, training", [(0.5, True), (1.0, True), (0.0, True), (0.5, False)])
+def test_a_residual_is_added_to_what_is_left(p, training):
+    x, residual = mt.randn(3, 4, requires_grad=True), mt.randn(3, 4, requires_grad=True)
+    mt.manual_seed(5)
+    dropped = ops.dropout(x.detach(), p, training).numpy()
+    mt.manual_seed(5)
+    y = ops.dropout(x, p, training, residual)
+    np.testing.assert_allclose(y.numpy(), dropped + residual.numpy(), rtol=1e-6)
+    y.backward(mt.ones(3, 4))
+    assert (residual.grad == 1).all() and (x.grad == np.where(dropped, x.grad, 0)).all()
+    assert not np.shares_memory(backend.to_numpy(x.grad), backend.to_numpy(residual.grad))
+
+
+def test_a_residual_alone_may_want_a_gradient():
+    residual = mt.ones(2, requires_grad=True)
+    (ops.dropout(mt.ones(2), 0.5, residual=residual) * 3).sum().backward()
+    assert residual.grad.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("p, training", [(0.5, True), (0.0, True), (0.5, False)])
+def test_a_residual_of_another_shape(p, training):
+    for wrong in (mt.ones(4), mt.ones(1, 3, 4), 1.0):
+        with pytest.raises(ValueError, match=r"dropout: residual .* must have the shape of x \(3, 4\)"):
+            ops.dropout(mt.ones(3, 4), p, training, wrong)

@@ -57,12 +57,18 @@ def each(*names):
     return pytest.mark.parametrize("name", names)
 
 
-@each("neg", "exp", "log", "sqrt", "abs", "erf", "sin", "cos", "tanh", "sigmoid", "relu", "silu", "gelu")
+@each("neg", "exp", "log", "sqrt", "abs", "erf", "sin", "cos", "tanh", "sigmoid", "relu", "silu")
 @SOME
-@given(SHAPES, DRAWS, st.sampled_from(["none", "tanh"]))
-def test_pointwise(name, shape, draw, approximate):
+@given(SHAPES, DRAWS)
+def test_pointwise(name, shape, draw):
     array = draw.positive if name in POSITIVE else draw.away if name in KINKED else draw
-    holds(name, array(*shape), **(dict(approximate=approximate) if name == "gelu" else {}))
+    holds(name, array(*shape))
+
+
+@SOME
+@given(SHAPES, DRAWS, st.sampled_from(["none", "tanh"]), st.booleans())
+def test_gelu(shape, draw, approximate, biased):
+    holds("gelu", draw(*shape), draw(shape[-1]) if biased and shape else None, approximate=approximate)
 
 
 BROADCAST = hnp.mutually_broadcastable_shapes(num_shapes=2, min_side=0, max_side=3, max_dims=3)
@@ -226,9 +232,9 @@ def test_rope(lead, T, K, interleaved, each, draw):
 
 
 @SOME
-@given(SHAPES, DRAWS)
-def test_dropout(shape, draw):
-    holds("dropout", draw(*shape), keep=draw.bools(*shape), p=0.3)
+@given(SHAPES, DRAWS, st.booleans())
+def test_dropout(shape, draw, added):
+    holds("dropout", draw(*shape), draw(*shape) if added else None, keep=draw.bools(*shape), p=0.3)
 
 
 @SOME

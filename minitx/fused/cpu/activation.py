@@ -1,4 +1,4 @@
-"""GELU, value and slope in one walk."""
+"""GELU: the bias, the value and the slope in one walk."""
 import math
 
 import numpy as np
@@ -15,35 +15,51 @@ from minitx.ops.activation import _CUBIC, _ROOT_2_PI, GELU
 class FusedGELU(GELU):
     """Forward computes the slope dy/dx while a block is in the cache, and that is all it keeps: backward multiplies once.
 
-    saved         slope (...)
+    saved         slope (..., C)
     """
 
     @staticmethod
-    def fits(x, *, approximate="none"):
-        return type(x) is np.ndarray and x.nbytes >= LEAST
+    def fits(x, bias, *, approximate="none"):
+        return (type(x) is np.ndarray and x.nbytes >= LEAST
+                and (bias is None or type(bias) is np.ndarray and bias.shape == x.shape[-1:]))
 
-    def forward(self, x, *, approximate="none"):
+    def forward(self, x, bias, *, approximate="none"):
         block = tanh_block if approximate == "tanh" else exact_block
         y = empty(x.shape, x.dtype)
-        self.slope = empty(x.shape, x.dtype) if self.needs[0] else None
+        self.slope = empty(x.shape, x.dtype) if self.needs[0] or self.needs[1] else None
+        width = 1 if bias is None else len(bias)                # without a bias a row is a number
         flat, out, slope = x.reshape(-1), y.reshape(-1), None if self.slope is None else self.slope.reshape(-1)
 
         def piece(i, j):
+            i, j = i * width, j * width
             x, into = flat[i:j], (out[i:j], None if slope is None else slope[i:j])
+            if bias is not None:                                # x + bias waits where y will be
+                np.add(x.reshape(-1, width), bias, out=out[i:j].reshape(-1, width))
+                x = out[i:j]
             if -FAR < x.min() and x.max() < FAR:
                 block(x, *into)
             else:
                 plainly(approximate, x, *into)
 
         with quiet(x):
-            in_blocks(piece, x.size, BLOCK)
+            in_blocks(piece, x.size // width, max(1, BLOCK // width))
         return y
 
     def backward(self, dy):
         dx = empty(dy.shape, dy.dtype)
         flat, slope, out = dy.reshape(-1), self.slope.reshape(-1), dx.reshape(-1)
-        in_blocks(lambda i, j: np.multiply(flat[i:j], slope[i:j], out=out[i:j]), dy.size, 4 * BLOCK)
-        return dx,
+        if not self.needs[1]:
+            in_blocks(lambda i, j: np.multiply(flat[i:j], slope[i:j], out=out[i:j]), dy.size, 4 * BLOCK)
+            return dx, None
+        width, sums = dy.shape[-1], {}
+
+        def piece(i, j):
+            start, stop = i * width, j * width
+            np.multiply(flat[start:stop], slope[start:stop], out=out[start:stop])
+            sums[i] = np.ones(j - i, dx.dtype) @ out[start:stop].reshape(j - i, width)
+
+        in_blocks(piece, dy.size // width, max(1, 4 * BLOCK // width), products=True)
+        return dx, np.sum([sums[i] for i in sorted(sums)], axis=0)
 
 
 FAR = 1000.0            # what lies beyond, infinities and NaN are the plain op's
@@ -52,13 +68,13 @@ FAR = 1000.0            # what lies beyond, infinities and NaN are the plain op'
 def plainly(approximate, x, y, slope):
     """A block with extraordinary numbers."""
     op = GELU()
-    y[:] = op.forward(x, approximate=approximate)
+    y[:] = op.forward(x, None, approximate=approximate)
     if slope is not None:
-        slope[:], = op.backward(np.ones_like(x))
+        slope[:] = op.backward(np.ones_like(x))[0]
 
 
 def tanh_block(x, y, slope):
-    """g = 1 / (1 + exp(-2u)),  y = x g,  slope = g + y (1 - g) 2u'"""
+    """g = 1 / (1 + exp(-2u)),  y = x g,  slope = g + y (1 - g) 2u'. x and y may be one."""
     square, g = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
     np.multiply(x, x, out=square)
     np.multiply(square, -2 * _ROOT_2_PI * _CUBIC, out=g)
@@ -78,10 +94,9 @@ def tanh_block(x, y, slope):
 
 
 def exact_block(x, y, slope):
-    """g = P(Z < x),  y = x g,  slope = g + x exp(-x^2 / 2) / sqrt(2 pi)"""
+    """g = P(Z < x),  y = x g,  slope = g + x exp(-x^2 / 2) / sqrt(2 pi). x and y may be one."""
     g = empty(x.shape, x.dtype)
     special.normal_cdf_of_block(x, g)
-    np.multiply(x, g, out=y)
     if slope is not None:
         np.multiply(x, x, out=slope)
         slope *= -0.5
@@ -89,3 +104,4 @@ def exact_block(x, y, slope):
         slope *= x
         slope *= 1 / math.sqrt(2 * math.pi)
         slope += g
+    np.multiply(x, g, out=y)

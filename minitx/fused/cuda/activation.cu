@@ -1,4 +1,5 @@
-// GELU, element by element. Backward makes g again from x: reading one array costs more than an erf.
+// GELU of x + bias, a block for a row of that width. Backward makes g again from x: reading one array costs more than an
+// erf. Without a bias the n numbers are cut into rows of any width, the last of them as long as it happens to be.
 
 #define ROOT_2_PI REAL(0.7978845608028654)      // sqrt(2 / pi)
 #define CUBIC REAL(0.044715)
@@ -12,22 +13,27 @@ __device__ REAL gate(REAL x, bool closed)
     return REAL(0.5) * erfc(-x * REAL(0.7071067811865476));
 }
 
-extern "C" __global__ void gelu_forward(const REAL* x, REAL* y, long long n, bool closed)
+extern "C" __global__ void gelu_forward(const REAL* x, const REAL* bias, REAL* y, long long n, long long width,
+                                        bool closed)
 {
-    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n)
-        return;
-    REAL t = x[i] < -BEYOND ? -BEYOND : x[i];   // NaN stays NaN
-    y[i] = t * gate(t, closed);
+    long long start = blockIdx.x * width;
+    for (long long j = threadIdx.x; j < width && start + j < n; j += blockDim.x) {
+        REAL t = bias ? x[start + j] + bias[j] : x[start + j];
+        t = t < -BEYOND ? -BEYOND : t;          // NaN stays NaN
+        y[start + j] = t * gate(t, closed);
+    }
 }
 
-extern "C" __global__ void gelu_backward(const REAL* x, const REAL* dy, REAL* dx, long long n, bool closed)
+extern "C" __global__ void gelu_backward(const REAL* x, const REAL* bias, const REAL* dy, REAL* dx, long long n,
+                                         long long width, bool closed)
 {
-    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n)
-        return;
-    REAL t = x[i] < -BEYOND ? -BEYOND : x[i] > BEYOND ? BEYOND : x[i], g = gate(t, closed);
-    REAL slope = closed ? 2 * ROOT_2_PI * g * (1 - g) * (1 + 3 * CUBIC * t * t)
-                        : exp(REAL(-0.5) * t * t) * REAL(0.3989422804014327);          // 1 / sqrt(2 pi)
-    dx[i] = (g + t * slope) * dy[i];
+    long long start = blockIdx.x * width;
+    for (long long j = threadIdx.x; j < width && start + j < n; j += blockDim.x) {
+        REAL t = bias ? x[start + j] + bias[j] : x[start + j];
+        t = t < -BEYOND ? -BEYOND : t > BEYOND ? BEYOND : t;
+        REAL g = gate(t, closed);
+        REAL slope = closed ? 2 * ROOT_2_PI * g * (1 - g) * (1 + 3 * CUBIC * t * t)
+                            : exp(REAL(-0.5) * t * t) * REAL(0.3989422804014327);      // 1 / sqrt(2 pi)
+        dx[start + j] = (g + t * slope) * dy[start + j];
+    }
 }

@@ -1,4 +1,6 @@
-"""GELU, one launch each way."""
+"""GELU, with its bias, one launch each way."""
+import math
+
 from minitx.backend import xp_of
 from minitx.fused import cuda_twin
 from minitx.fused.cuda import kernels
@@ -7,25 +9,34 @@ from minitx.ops.activation import GELU
 
 @cuda_twin
 class CudaGELU(GELU):
-    """Backward makes g again from x: one array less to keep, to write and to read.
+    """Backward makes x + bias and g again: two arrays less to keep, to write and to read. Only the bias's gradient is a
+    product more.
 
-    saved         x (...)
+    saved         x (..., C)   bias (C,)
     """
 
     @staticmethod
-    def fits(x, *, approximate="none"):
-        return kernels.ready(x)
+    def fits(x, bias, *, approximate="none"):
+        return kernels.ready(x) and (bias is None or kernels.ready(x, bias) and x.ndim > 0 and bias.shape == x.shape[-1:])
 
-    def forward(self, x, *, approximate="none"):
+    def forward(self, x, bias, *, approximate="none"):
         xp = xp_of(x)
-        self.x, self.closed = xp.ascontiguousarray(x), approximate == "tanh"
+        self.x, self.bias = xp.ascontiguousarray(x), None if bias is None else xp.ascontiguousarray(bias)
+        self.closed = approximate == "tanh"
         y = xp.empty(x.shape, x.dtype)
-        kernels.by_element("activation", "gelu_forward", x.size, self.x, y, x.size, self.closed, dtype=x.dtype)
+        self.launch("gelu_forward", y)
         return y
 
     def backward(self, dy):
         xp = xp_of(dy)
-        dy, dx = xp.ascontiguousarray(dy), xp.empty(dy.shape, dy.dtype)
-        kernels.by_element("activation", "gelu_backward", dy.size, self.x, dy, dx, dy.size, self.closed,
-                           dtype=dy.dtype)
-        return dx,
+        dx = xp.empty(dy.shape, dy.dtype)
+        self.launch("gelu_backward", xp.ascontiguousarray(dy), dx)
+        if self.bias is None or not self.needs[1]:
+            return dx, None
+        rows = dx.reshape(math.prod(dx.shape[:-1]), dx.shape[-1])
+        return dx, xp.ones(len(rows), dx.dtype) @ rows
+
+    def launch(self, name, *arrays):
+        n, width = self.x.size, kernels.THREADS if self.bias is None else max(self.bias.size, 1)
+        kernels.by_row("activation", name, -(-n // width), width, self.x, self.bias, *arrays, n, width, self.closed,
+                       dtype=self.x.dtype)

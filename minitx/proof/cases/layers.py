@@ -132,11 +132,14 @@ def _rope(draw):
 
 
 def _dropout(draw):
-    yield "number", (draw(),), dict(keep=np.array(True), p=0.2)
-    yield "vector", (draw(5),), dict(keep=np.array([True, False, True, True, False]), p=0.4)
-    yield "array", (draw(2, 3, 4),), dict(keep=draw.bools(2, 3, 4), p=0.3)
-    yield "all dropped", (draw(3),), dict(keep=np.array([False, False, False]), p=1.0)
-    yield "of length one", (draw(3, 1),), dict(keep=np.array([[True], [False], [True]]), p=0.5)
+    yield "number", (draw(), None), dict(keep=np.array(True), p=0.2)
+    yield "vector", (draw(5), None), dict(keep=np.array([True, False, True, True, False]), p=0.4)
+    yield "array", (draw(2, 3, 4), None), dict(keep=draw.bools(2, 3, 4), p=0.3)
+    yield "all dropped", (draw(3), None), dict(keep=np.array([False, False, False]), p=1.0)
+    yield "of length one", (draw(3, 1), None), dict(keep=np.array([[True], [False], [True]]), p=0.5)
+    yield "residual, number", (draw(), draw()), dict(keep=np.array(True), p=0.2)
+    yield "residual", (draw(2, 3, 4), draw(2, 3, 4)), dict(keep=draw.bools(2, 3, 4), p=0.3)
+    yield "residual, all dropped", (draw(3), draw(3)), dict(keep=np.array([False, False, False]), p=1.0)
 
 
 def _embedding(draw):

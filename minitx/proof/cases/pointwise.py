@@ -76,15 +76,17 @@ def _far_out(draw):
 
 
 def _gelu(draw):
-    for label, inputs, _ in _numbers(draw):
-        for approximate in ("none", "tanh"):
-            yield f"{label}, {approximate}", inputs, dict(approximate=approximate)
+    for approximate in ("none", "tanh"):
+        for label, (x,), _ in _numbers(draw):
+            yield f"{label}, {approximate}", (x, None), dict(approximate=approximate)
+        for shape in ((5,), (2, 3, 4), (3, 1), (0, 2)):
+            yield f"bias, {shape}, {approximate}", (draw(*shape), draw(shape[-1])), dict(approximate=approximate)
 
 
 def _gelu_edges(draw):
-    for label, inputs, _ in _far_out(draw):
+    for label, (x,), _ in _far_out(draw):
         for approximate in ("none", "tanh"):
-            yield f"{label}, {approximate}", inputs, dict(approximate=approximate)
+            yield f"{label}, {approximate}", (x, None), dict(approximate=approximate)
 
 
 def _where(draw):

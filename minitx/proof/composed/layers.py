@@ -64,8 +64,9 @@ def _rope(x, *, positions, base, interleaved, frequencies=None):
     return ops.reshape(turned if interleaved else ops.swapaxes(turned, -1, -2), x.shape)
 
 
-def _dropout(x, *, keep, p):
-    return x * like(keep / (1 - p) if p < 1 else keep * 0.0, x)
+def _dropout(x, residual, *, keep, p):
+    y = x * like(keep / (1 - p) if p < 1 else keep * 0.0, x)
+    return y if residual is None else y + residual
 
 
 def _embedding(weight, *, ids, padding_idx=None):

@@ -69,7 +69,8 @@ def _silu(x):
     return x / (1.0 + ops.exp(-x))
 
 
-def _gelu(x, *, approximate):
+def _gelu(x, bias, *, approximate):
+    x = x if bias is None else x + bias
     if approximate == "tanh":
         return 0.5 * x * (1.0 + ops.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
     return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))

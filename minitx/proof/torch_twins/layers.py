@@ -48,8 +48,9 @@ def twins():
         pair = (turned.real, turned.imag)
         return torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
 
-    def dropout(x, *, keep, p):
-        return x * torch.tensor(keep) * (1 / (1 - p) if p < 1 else 0.0)
+    def dropout(x, residual, *, keep, p):
+        y = x * torch.tensor(keep) * (1 / (1 - p) if p < 1 else 0.0)
+        return y if residual is None else y + residual
 
     def embedding(weight, *, ids, padding_idx=None):
         return F.embedding(torch.tensor(ids), weight, padding_idx)

@@ -6,7 +6,8 @@ def twins():
     import torch
     from torch.nn import functional as F
 
-    def gelu(x, *, approximate):
+    def gelu(x, bias, *, approximate):
+        x = x if bias is None else x + bias
         far = x.detach().isinf()  # there PyTorch's gradient is NaN; the limits are 0 and 1
         near = F.gelu(x.masked_fill(far, 0.0), approximate=approximate)
         return torch.where(far, torch.relu(x), near)

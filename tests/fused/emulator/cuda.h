@@ -229,13 +229,16 @@ static const char* launch(void (*body)(void**), const unsigned int* grid, const 
     count = shape[0] * shape[1] * shape[2], kernel = body, arguments = args;
     for (; prepared < count; prepared++)
         born(prepared, stacks + (size_t)prepared * STACK);
+    bool back = roll(2);                    // blocks come in no order that a kernel could rely on
     for (blockIdx.z = 0; blockIdx.z < grid[2]; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < grid[1]; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < grid[0]; blockIdx.x++)
+            for (unsigned int x = 0; x < grid[0]; x++) {
+                blockIdx.x = back ? grid[0] - 1 - x : x;
                 if (!block()) {
                     prepared = 0;           // these threads hang in the middle of a kernel: the next one gets others
                     return message;
                 }
+            }
     return nullptr;
 }
 
