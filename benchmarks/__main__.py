@@ -18,10 +18,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))                           # as for the scripts, which import their neighbours by name
 
-from pairs import Row  # noqa: E402
+from pairs import Row, need  # noqa: E402
 
 TABLE = ("step", "versus_torch", "memory", "mlp", "scaling")
 SCRIPTS = (*TABLE, "ops", "tokens", "sentences", "shakespeare")
+ALONE = {"mlp", "scaling", "ops"}                        # without PyTorch
 OPTIONS = {"versus_torch": ["--compile"], "tokens": ["--long"]}
 README = HERE.parent / "README.md"
 BEGIN, END = "<!-- python -m benchmarks writes from here -->", "<!-- to here -->"
@@ -72,6 +73,8 @@ def main():
     args = parser.parse_args()
     pairs = ["--pairs", args.pairs] if args.pairs else []
     scripts = args.only or [script for script in SCRIPTS if script != "shakespeare" or args.text]
+    if set(scripts) - ALONE:
+        need("torch")
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for script in scripts:

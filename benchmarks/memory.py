@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pairs import Row, marks, options, pinned, report, summary
+from pairs import Row, marks, need, options, pinned, report, summary
 from workloads import WORKLOADS, gpt2, step_of
 
 OURS = {"twins": "0", "plain ops": "1"}                 # and MINITX_PLAIN for it
@@ -93,6 +93,7 @@ def main():
     parser = options(__doc__, MODELS, pairs=3)
     parser.add_argument("--side", choices=("minitx", "torch"), help="measure this process; print the bytes")
     args = parser.parse_args()
+    need("torch", "threadpoolctl")                      # here, for the processes that want them say it too late
     if args.side:
         print(measure_here(args.side, args.only[0], args.threads[0]))
     else:

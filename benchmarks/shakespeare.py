@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import workloads
-from threadpoolctl import threadpool_limits
+from pairs import need
 from workloads import MEDIUM, SMALL
 
 import minitx as mt
@@ -52,6 +52,7 @@ def train(seed, train_ids, val_ids, vocab_size, steps):
     """Train both sides. A row (step, loss of minitx, loss of PyTorch) for step 0 and every milestone."""
     import torch
     import torch_steps
+    from threadpoolctl import threadpool_limits
     from torch_models import twin
     threadpool_limits(1)
     torch.set_num_threads(1)
@@ -148,7 +149,14 @@ def main():
     args.steps = args.steps or (LARGE_STEPS if args.large else 2000)
     if args.device != "cpu" and not args.large:
         parser.error("--device goes with --large")
-    text = args.text.read_text(encoding="utf-8")
+    if not args.large:
+        need("torch", "threadpoolctl")
+    try:
+        text = args.text.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"shakespeare: --text names no text in UTF-8 that can be read: {args.text}: "
+              f"{getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        return 2
     table = {character: i for i, character in enumerate(sorted(set(text)))}
     ids = np.array([table[character] for character in text])
     n = len(ids) * 9 // 10

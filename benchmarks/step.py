@@ -16,10 +16,12 @@ operations it cannot do without (limits.py), over its time, over the rate of one
 import sys
 
 import limits
-import torch  # noqa: F401  (before the threads are pinned, which then holds for it too)
-from pairs import Row, marks, options, paired, pinned, report
-from torch_steps import Disagreement, both_steps
+from pairs import Row, absent, marks, need, options, paired, pinned, report
 from workloads import WORKLOADS
+
+if not absent("torch"):                                 # main says so, after --help
+    import torch  # noqa: F401  (before the threads are pinned, which then holds for it too)
+    from torch_steps import Disagreement, both_steps
 
 MARKS = {"small": (0.9, 1.0), "medium": (1.0, 1.0), "vit": (1.0, 1.0), "seq2seq": (1.0, 1.0), "bert": (1.0, 1.0)}
 LEAST = {"medium": (0.65, 0.60)}                        # of the product's peak
@@ -41,6 +43,7 @@ def main():
     parser = options(__doc__, WORKLOADS)
     parser.add_argument("--max-ratio", type=float, metavar="X", help="exit 1 if a median is above it")
     args = parser.parse_args()
+    need("torch")
     try:
         rows = report((measure(name, threads, args.pairs) for threads in args.threads for name in args.only), args)
     except Disagreement as error:

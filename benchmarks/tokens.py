@@ -16,13 +16,17 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
-import transformers
-from threadpoolctl import threadpool_limits
+from pairs import absent, need
 
 import minitx as mt
 from minitx import generate, models, nn, ops
 from minitx.models.weights import to_published
+
+NEEDED = "torch", "transformers", "threadpoolctl"
+if not absent(*NEEDED):                                 # main says so, after --help
+    import torch
+    import transformers
+    from threadpoolctl import threadpool_limits
 
 PROMPT, TOKENS, LONG = 128, 128, 1000
 
@@ -124,6 +128,7 @@ def main():
     parser.add_argument("--long", action="store_true", help="also time the 64th and the 1000th token")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     args = parser.parse_args()
+    need(*NEEDED)
 
     ours, theirs = both_models()
     ids = np.random.default_rng(0).integers(ours.config.vocab_size, size=(1, PROMPT))

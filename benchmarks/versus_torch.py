@@ -15,15 +15,17 @@ from typing import NamedTuple
 
 import limits
 import numpy as np
-import torch
-import torch.nn.functional as F
-from pairs import Row, marks, options, paired, pinned, report
-from torch_models import arrange, twin
-from torch_steps import Disagreement, adamw, check, training_step
+from pairs import Row, absent, marks, need, options, paired, pinned, report
 from workloads import ADAMW, DECAY, WORKLOADS, step_of
 
 import minitx as mt
 from minitx import ops, optim
+
+if not absent("torch"):                                 # main says so, after --help
+    import torch
+    import torch.nn.functional as F
+    from torch_models import arrange, twin
+    from torch_steps import Disagreement, adamw, check, training_step
 
 B, C, T, H, K = 16, 512, 512, 8, 64
 
@@ -177,6 +179,7 @@ def main():
     parser = options(__doc__, [*CASES, "adamw"])
     parser.add_argument("--compile", action="store_true", help="also beside torch.compile")
     args = parser.parse_args()
+    need("torch")
 
     def measured():
         for threads in args.threads:

@@ -25,9 +25,9 @@ def _probe():
     from minitx import missing
     try:
         import cupy
-        lacks = missing.beside(cupy)
     except Exception as error:          # a broken install raises more than ImportError
         return None, missing.without_cupy(error)
+    lacks = missing.beside(cupy)
     return (None, lacks) if lacks else (cupy, "")
 
 
@@ -105,7 +105,8 @@ def check_device(device):
     if name == "cpu" and not colon:
         return "cpu"
     if name != "cuda" or (colon and not number.isdecimal()):
-        raise ValueError(f"unknown device {device!r}: use 'cpu', 'cuda' or 'cuda:1'; a dtype goes in as dtype=")
+        hint = "; a dtype goes in as dtype=" if getattr(device, "__name__", str(device)) in np.sctypeDict else ""
+        raise ValueError(f"unknown device {device!r}: use 'cpu', 'cuda' or 'cuda:1'{hint}")
     require_cupy()
     index, count = int(number or 0), cuda.device_count()
     if index >= count:
@@ -113,18 +114,19 @@ def check_device(device):
     return f"cuda:{index}"
 
 
+def gpu(device):
+    """CuPy's own Device of that canonical name."""
+    return require_cupy().cuda.Device(int(device[5:]))
+
+
 def to_device(x, device):
     """Array x on the device: x itself where it is there already, else a copy."""
-    if device == device_of(x):
-        return x
-    device = check_device(device)
-    if device == device_of(x):
+    if device == device_of(x) or (device := check_device(device)) == device_of(x):
         return x
     if device == "cpu":
         return x.get()
-    cupy = require_cupy()
-    with cupy.cuda.Device(int(device[5:])):
-        return cupy.asarray(x)
+    with gpu(device):
+        return require_cupy().asarray(x)
 
 
 def to_numpy(x):
@@ -141,7 +143,7 @@ def synchronise(device=None):
     """Wait until the device has done what it was given. Nothing to wait for on the CPU."""
     device = check_device(device)
     if device != "cpu":
-        require_cupy().cuda.Device(int(device[5:])).synchronize()
+        gpu(device).synchronize()
 
 
 # ---- defaults --------------------------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ def set_default_device(device):
     """
     device = check_device("cpu" if device is None else device)
     if device != "cpu":
-        require_cupy().cuda.Device(int(device[5:])).use()
+        gpu(device).use()
     _defaults["device"] = device
 
 
@@ -238,9 +240,8 @@ def filled(shape, value, dtype, device):
     device = check_device(device)
     if device == "cpu":
         return np.full(shape, value, dtype)
-    cupy = require_cupy()
-    with cupy.cuda.Device(int(device[5:])):
-        return cupy.full(shape, value, dtype)
+    with gpu(device):
+        return require_cupy().full(shape, value, dtype)
 
 
 def host_arange(start, stop, step, dtype=None):
@@ -259,9 +260,8 @@ def keep_mask(shape, p, beside):
     device = device_of(beside)
     if device == "cpu" or not random.draws_on_devices():
         return to_device(np.asarray(generator().random(shape, dtype=SINGLE) >= p), device)
-    cupy = require_cupy()
-    with cupy.cuda.Device(int(device[5:])):
-        return random.on_device(device, cupy).random(shape, dtype=SINGLE) >= p
+    with gpu(device):
+        return random.on_device(device, require_cupy()).random(shape, dtype=SINGLE) >= p
 
 
 def total(a, b):

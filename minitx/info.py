@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 from importlib.util import find_spec
+from textwrap import wrap
 
 import numpy as np
 
@@ -27,14 +28,17 @@ def rows():
         "twins": _twins(there["threadpoolctl"]),
         **_cuda(),
         "devices": ", ".join(["cpu", *_gpus()]),
+        "default": _default(),
         "installed": ", ".join(name for name in EXTRAS if there[name]) or "none",
         "missing": f"{', '.join(absent)}; in brackets the extra that brings it" if absent else "none",
     }
 
 
 def text():
-    """The rows as a table."""
-    return "\n".join(f"{name:10}{value}" for name, value in rows().items())
+    """The rows as a table, the long list of twins in lines of up to 100 columns."""
+    table = rows()
+    table["twins"] = f"\n{'':10}".join(wrap(table["twins"], 90))
+    return "\n".join(f"{name:10}{value}" for name, value in table.items())
 
 
 def _threads(with_threadpoolctl):
@@ -81,6 +85,15 @@ def _cuda():
         versions += [f"runtime {missing.version(runtime)}", f"driver {missing.version(driver)}" if driver else "no driver"]
     return {"CuPy": " ".join(filter(None, said)) + (f"; {many}" if many else ""),
             "CUDA": "; ".join(filter(None, [", ".join(versions), lacks]))}
+
+
+def _default():
+    """Where new tensors are made, or why nowhere."""
+    from minitx import backend
+    try:
+        return backend.default_device()
+    except (ValueError, RuntimeError) as error:
+        return str(error)
 
 
 def _gpus():

@@ -14,7 +14,15 @@ def without_cupy(error):
 
 
 def beside(cupy):
-    """The sentence for a CuPy that is there and cannot compute; an empty string where it can."""
+    """The sentence for a CuPy that is there and cannot compute; an empty string where it can. Never raises."""
+    try:
+        return _lacks(cupy)
+    except Exception as error:                              # a driver in trouble, or half of a CuPy
+        return (f"CuPy is there and fails when it is asked for a GPU ({_told(error)}): see that nvidia-smi shows one, or "
+                f"{_install(driver(), instead=True)}")
+
+
+def _lacks(cupy):
     name, runtime = f"CuPy {cupy.__version__}", cupy.cuda.runtime
     if not cupy.cuda.is_available():
         known = wanted = 0

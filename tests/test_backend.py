@@ -134,6 +134,18 @@ def test_synchronise_has_nothing_to_wait_for_on_the_cpu():
         backend.synchronise("tpu")
 
 
+@pytest.mark.parametrize("name", ["float16", np.float16, np.dtype(np.float16), float])
+def test_a_dtype_in_the_place_of_a_device_is_told_where_it_goes(name):
+    with pytest.raises(ValueError, match="unknown device .*; a dtype goes in as dtype=$"):
+        backend.check_device(name)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "CPU", "cpu:0", 0])
+def test_a_wrong_device_is_told_the_right_ones(name):
+    with pytest.raises(ValueError, match="unknown device .*: use 'cpu', 'cuda' or 'cuda:1'$"):
+        backend.check_device(name)
+
+
 @pytest.mark.parametrize("name", ["gpu", "cuda:x"])
 def test_the_error_of_a_wrong_variable_names_it(name):
     done = run("import minitx as mt\nmt.zeros(2)", MINITX_DEVICE=name)

@@ -100,12 +100,65 @@ def test_a_plot_is_drawn(bench, tmp_path):
     assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
 
 
+# ---- without PyTorch -------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def run(bench, monkeypatch):
+    """A function that runs a script's main with such options, where those libraries are not installed; its exit status."""
+    def run(name, *options, without):
+        for library in without:
+            monkeypatch.setitem(sys.modules, library, None)
+        monkeypatch.setattr(sys, "argv", [name, *options])
+        try:
+            return (main_of_all() if name == "__main__" else bench(name)).main()
+        except SystemExit as end:
+            return end.code
+    return run
+
+
+def main_of_all():
+    spec = importlib.util.spec_from_file_location("all_benchmarks", FOLDER / "__main__.py")
+    main = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(main)
+    return main
+
+
+THEIRS = "torch", "transformers", "threadpoolctl"
+SAY = {"step": "torch", "versus_torch": "torch", "memory": "torch and threadpoolctl", "tokens": " and ".join(THEIRS),
+       "sentences": " and ".join(THEIRS), "shakespeare": "torch and threadpoolctl", "__main__": "torch"}
+
+
+@pytest.mark.parametrize("name", SAY)
+def test_without_pytorch_a_script_answers_help_and_says_what_to_install(run, capsys, name):
+    assert run(name, "--help", without=THEIRS) == 0 and "usage: " in capsys.readouterr().out
+    assert run(name, *["--text", "none"] * (name == "shakespeare"), without=THEIRS) == 2
+    needs = f"this benchmark needs {SAY[name]}: pip install torch==2.13.0"
+    said = capsys.readouterr()
+    assert said.err == needs + SAY[name].removeprefix("torch").replace(" and", "") + "\n" and not said.out
+
+
+def test_what_needs_no_pytorch_runs_without(run, bench, monkeypatch, capsys):
+    monkeypatch.setattr(main_of_all().subprocess, "run", lambda command: SimpleNamespace(returncode=0))
+    assert run("__main__", "--only", "ops", "mlp", "scaling", without=THEIRS) == 0
+    assert capsys.readouterr().out.split() == "==== ops ==== mlp ==== scaling".split()
+    with pytest.raises(SystemExit), bench("pairs").pinned(1):
+        pass
+    assert capsys.readouterr().err == "this benchmark needs threadpoolctl: pip install threadpoolctl\n"
+
+
+def test_a_text_that_cannot_be_read_is_one_sentence(run, tmp_path, capsys):
+    (tmp_path / "latin").write_bytes("Verlorne Liebesm\u00fch".encode("latin-1"))
+    for file, why in {"none": "No such file or directory", "latin": "'utf-8' codec can't decode byte 0xfc"}.items():
+        assert run("shakespeare", "--large", "--text", str(tmp_path / file), without=THEIRS) == 2
+        said = f"shakespeare: --text names no text in UTF-8 that can be read: {tmp_path / file}: {why}"
+        error = capsys.readouterr().err
+        assert error.startswith(said) and error.count("\n") == 1
+
+
 # ---- the README's table ----------------------------------------------------------------------------------------------
 
 def test_the_table_replaces_what_stands_between_the_comments(bench):
-    Row, spec = bench("pairs").Row, importlib.util.spec_from_file_location("all_benchmarks", FOLDER / "__main__.py")
-    main = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(main)
+    Row, main = bench("pairs").Row, main_of_all()
     machine = dict(cores=2, system="Linux", python="3.11", numpy="2.4", torch="2.13")
     table = main.markdown([Row("a step", 1, 1.0, 2.0, 0.5, 0.4, 0.6, mark=1.0)], machine)
     assert table.splitlines()[-1] == "| a step | 1 | 1 ms | 2 ms | 0.50 (0.40 to 0.60) | at most 1.00 |  |"

@@ -22,13 +22,14 @@ def test_help(capsys):
 def info(capsys):
     """Its rows."""
     assert main(["info"]) == 0
-    return dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    return dict(line.split(None, 1) for line in capsys.readouterr().out.replace(f"\n{'':10}", " ").splitlines())
 
 
 def test_info(capsys):
     rows = info(capsys)
-    assert list(rows) == ["minitx", "Python", "NumPy", "BLAS", "threads", "twins", "CuPy", "CUDA", "devices", "installed",
-                          "missing"]
+    assert list(rows) == ["minitx", "Python", "NumPy", "BLAS", "threads", "twins", "CuPy", "CUDA", "devices", "default",
+                          "installed", "missing"]
+    assert rows["default"] == minitx.backend.default_device()
     assert rows["minitx"].startswith(minitx.__version__) and rows["NumPy"] == np.__version__
     assert rows["Python"].startswith("%d.%d" % sys.version_info[:2])
     assert rows["devices"].startswith("cpu") and ("cuda:0" in rows["devices"]) == minitx.cuda.is_available()
@@ -62,7 +63,23 @@ def test_info_without_threadpoolctl():
     environ = {name: value for name, value in os.environ.items() if name != "MINITX_PLAIN"}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8", env=environ,
                           timeout=60)
-    assert "; on 1 thread (pip install threadpoolctl for as many as the BLAS uses)" in done.stdout
+    said = "; on 1 thread (pip install threadpoolctl for as many as the BLAS uses)"
+    assert said in done.stdout.replace(f"\n{'':10}", " ")
+
+
+def test_info_lists_the_twins_in_lines_that_a_terminal_holds(capsys, monkeypatch):
+    monkeypatch.delenv("MINITX_PLAIN", raising=False)
+    main(["info"])
+    text = capsys.readouterr().out
+    twins = text[text.index("\ntwins") + 1:text.index("\nCuPy")].splitlines()
+    assert len(twins) > 1 and all(60 < len(line) <= 100 for line in twins[:-1]) and len(twins[-1]) <= 100
+    assert all(line[:10].isspace() and not line[10].isspace() for line in twins[1:])
+
+
+def test_info_says_what_is_wrong_with_the_default_device(capsys, monkeypatch):
+    monkeypatch.setitem(minitx.backend._defaults, "device", None)
+    monkeypatch.setenv("MINITX_DEVICE", "gpu")
+    assert info(capsys)["default"].startswith("the environment variable MINITX_DEVICE: unknown device 'gpu'")
 
 
 def test_info_says_why_there_is_no_gpu(capsys, monkeypatch):

@@ -20,9 +20,14 @@ class Lost:
 def cupy_that(available=True, driver=13000, runtime=13020, nvrtc=None):
     """A CuPy as far as the probe looks at it."""
     return SimpleNamespace(__version__="14.2", cuda=SimpleNamespace(
-        is_available=lambda: available, cublas=object(), nvrtc=nvrtc or SimpleNamespace(getVersion=lambda: (13, 0)),
+        is_available=available if callable(available) else lambda: available, cublas=object(),
+        nvrtc=nvrtc or SimpleNamespace(getVersion=lambda: (13, 0)),
         runtime=SimpleNamespace(driverGetVersion=lambda: driver, runtimeGetVersion=lambda: runtime,
                                 getDeviceCount=lambda: 1)))
+
+
+def in_trouble():
+    raise RuntimeError("cudaErrorSystemNotReady: system not yet initialized")
 
 
 @pytest.fixture
@@ -53,7 +58,11 @@ MACHINES = {
                               "\"cupy-cuda12x[ctk]\" (extra: minitx[cuda12])"),
     "two CuPys and no libraries": ((cupy_that(nvrtc=Lost()), ("cupy-cuda12x", "cupy-cuda13x")), "pip uninstall -y "
                                    "cupy-cuda12x cupy-cuda13x, then pip install \"cupy-cuda13x[ctk]\""),
-    "no CuPy at all": ((SimpleNamespace(), ("cupy-cuda13x",)), "CuPy cannot be imported (AttributeError: "),
+    "half of a CuPy": ((SimpleNamespace(), ("cupy-cuda13x",)), "CuPy is there and fails when it is asked for a GPU "
+                       "(AttributeError: 'types.SimpleNamespace' object has no attribute '__version__'): see that "
+                       "nvidia-smi shows one, or pip uninstall -y cupy-cuda13x, then pip install "),
+    "a driver in trouble": ((cupy_that(in_trouble), (), 13000), "CuPy is there and fails when it is asked for a GPU "
+                            "(RuntimeError: cudaErrorSystemNotReady: system not yet initialized): see that nvidia-smi "),
 }
 
 
@@ -107,6 +116,6 @@ def test_a_driver_is_asked_for_and_its_absence_is_no_error():
 @pytest.mark.skipif(not find_spec("cupy") or mt.cuda.is_available(), reason="wants CuPy, and no GPU")
 def test_the_real_cupy_without_a_gpu(capsys):
     main(["info"])
-    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.replace(f"\n{'':10}", " ").splitlines())
     assert rows["CuPy"].startswith(sys.modules["cupy"].__version__) and "(cupy-" in rows["CuPy"]
     assert rows["CUDA"].startswith("runtime ") and "driver" in rows["CUDA"] and "; CuPy " in rows["CUDA"]

@@ -36,8 +36,8 @@ class EncoderBlock(Module):
 
     x (B, T, d_model) -> the same shape, or (x, weights (B, H, T, T)) with return_weights. mask as in
     MultiHeadAttention, which also gets any other option of a call: bias= for its scores, for one. One dropout for all:
-    on the attention weights, inside the net, and on what either adds to x. A family with other norms or another net
-    makes a subclass that builds the same attributes.
+    on the attention weights, inside the net, and on what either adds to x, as dropout(added, x). A family with other
+    norms or another net makes a subclass that builds the same attributes.
     """
 
     def __init__(self, d_model, num_heads, d_ff, dropout=0.1, norm_first=True, *, activation="gelu", eps=1e-5,

@@ -120,7 +120,8 @@ class Dropout(Module):
 class GELU(Module):
     """x times the Gaussian's distribution function at x, exact ("none") or its approximation ("tanh").
 
-    layer(x, bias) is layer(x + bias), in one op. Hendrycks and Gimpel 2016.
+    layer(x, bias) is layer(x + bias), in one op. Hendrycks and Gimpel 2016. ValueError for another name, and for a bias that
+    is not as long as the last axis of x.
     """
 
     def __init__(self, approximate="none"):

@@ -128,7 +128,11 @@ class GELU(Op):
         else:
             slope = xp_of(dy).exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
         dx = (g + x * slope) * dy
-        return dx, dx.sum(axis=tuple(range(dx.ndim - 1))) if self.needs[1] else None
+        dbias = None
+        if self.needs[1]:
+            rows = dx.reshape(math.prod(dx.shape[:-1]), *dx.shape[-1:])
+            dbias = xp_of(dx).ones(len(rows), dx.dtype) @ rows          # exacter than sum, and faster
+        return dx, dbias
 
 
 _ROOT_2_PI = math.sqrt(2 / math.pi)
@@ -177,10 +181,12 @@ def silu(x):
 def gelu(x, approximate="none", bias=None):
     """x times the normal distribution function of x; approximate="tanh" is GPT-2's closed form of it.
 
-    With a bias (C,), gelu(x + bias) of x (..., C) in one op: what a linear layer without its bias is followed by.
-    Hendrycks and Gimpel 2016, section 2. The two forms differ by up to 4.73e-4 (at |x| = 2.699). ValueError for another
-    name, and for a bias of another shape; TypeError where two float dtypes meet.
+    With a bias (C,), gelu(x + bias) in one op; x (..., C) is then what a linear layer gives without its bias. Hendrycks
+    and Gimpel 2016, section 2. The two forms differ by up to 4.73e-4 (at |x| = 2.699). ValueError for another name, and for
+    a bias of another shape; TypeError where two float dtypes meet.
     """
+    if not isinstance(approximate, str):
+        raise TypeError(f"gelu: approximate is 'none' or 'tanh', not a {type(approximate).__name__}; a bias goes in as bias=")
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")
     return GELU.apply(x, bias, approximate=approximate)

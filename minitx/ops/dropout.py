@@ -39,11 +39,11 @@ def gain_of(p):
 
 
 def dropout(x, p, training=True, residual=None):
-    """Each element of x is 0 with probability p, else divided by 1 - p; x itself unless training, or with p = 0.
+    """Each element of x is 0 with probability p, else divided by 1 - p; unless training, or with p = 0, x stays as it is.
 
-    residual, of x's shape, is added to that: dropout(x, p) + residual in one op, as the blocks of a Transformer end.
-    Srivastava et al. 2014. Draws from minitx's one generator, on the host (manual_seed's rng= says more). ValueError
-    unless 0 <= p <= 1, and for a residual of another shape.
+    residual, of x's shape, is added to that in the same op, as each sublayer of a Transformer ends; dtypes promote as in
+    x + residual. Srivastava et al. 2014. Draws from minitx's one generator, on the host (manual_seed's rng= says more).
+    ValueError unless 0 <= p <= 1, and for a residual of another shape.
     """
     x = as_tensor("dropout", x)
     p = float(p)

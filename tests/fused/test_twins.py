@@ -256,8 +256,9 @@ def test_twins_in_earnest_just_beyond_what_fits_one_block_or_tile(pinned, op, ar
 
 def some(op):
     """A case of ordinary numbers, several rows and every input."""
-    return next(case for case in CASES[op] if case[0][0].size > 40 and case[0][0].ndim > 1
-                and all(x is None or np.isfinite(x).all() for x in case[0]))
+    fit = [case for case in CASES[op] if case[0][0].size > 40 and case[0][0].ndim > 1 and len(case[0][0]) > 1
+           and all(x is None or np.isfinite(x).all() for x in case[0])]
+    return min(fit, key=lambda case: sum(x is None for x in case[0]))
 
 
 @pytest.mark.parametrize("op", CASES)

@@ -81,6 +81,7 @@ def test_dropout_acts_in_three_places():
     np.testing.assert_array_equal(block(x).data, x.data)            # all that is added is dropped
     rates = {name: m.p for name, m in block.named_modules() if isinstance(m, nn.Dropout)}
     assert rates == {"attn.dropout": 1.0, "ff.net.2": 1.0, "dropout": 1.0}
+    np.testing.assert_array_equal(nn.DecoderBlock(8, 2, 16, dropout=1.0)(x, mt.randn(2, 5, 8)).data, x.data)
 
 
 @pytest.mark.parametrize("name, function", [

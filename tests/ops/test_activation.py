@@ -76,6 +76,9 @@ def test_gelu_with_a_bias_that_does_not_fit():
                     (mt.ones(()), mt.ones(())), (mt.ones(300, 400), mt.ones(1))):
         with pytest.raises(ValueError, match=r"gelu: .*bias must have shape \(C,\)"):
             ops.gelu(x, bias=bias)
+    for given in (mt.ones(4), np.ones(4), None):                # in the place of `approximate`
+        with pytest.raises(TypeError, match="'none' or 'tanh', not a .*bias="):
+            ops.gelu(mt.ones(3, 4), given)
     with pytest.raises(TypeError, match="gelu: .*float64"):
         ops.gelu(mt.ones(3, 4), bias=mt.ones(4, dtype="float64"))
 
