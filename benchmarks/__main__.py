@@ -2,10 +2,10 @@
 
     python -m benchmarks [--only step memory ...] [--pairs N] [--json FILE] [--text FILE]
 
-The table stands between two comments in README.md, and takes the rows of step, versus_torch, memory, mlp and scaling. It is
-written when all five were run and none failed. ops, tokens and sentences print their figures, and shakespeare, where --text
-names its file; tokens and sentences need transformers, the latter also weights. It takes about an hour, in which the machine
-should do nothing else. Exit 1 if one of them failed.
+The table stands between two comments in README.md, and takes the rows of step, versus_torch, memory, mlp and scaling (of the
+last those that have a mark). It is written when all five were run and none failed. ops, tokens and sentences print their
+figures, and shakespeare, where --text names its file; tokens and sentences need transformers, the latter also weights. It
+takes about an hour, in which the machine should do nothing else. Exit 1 if one of them failed.
 """
 import argparse
 import json
@@ -83,7 +83,8 @@ def main():
     if args.json:
         args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     if all(found.get(script) for script in TABLE):
-        rows = [Row(**row) for script in TABLE for row in found[script]["rows"]]
+        rows = [Row(**row) for script in TABLE for row in found[script]["rows"]
+                if script != "scaling" or row["mark"] is not None]          # of each axis the largest alone
         table = markdown(rows, found["step"]["machine"])
         README.write_text(written(README.read_text(encoding="utf-8"), table), encoding="utf-8")
         print(f"\n{len(rows)} rows written into {README}")
