@@ -302,11 +302,13 @@ def heads(file, steps=500, H=4, offsets=(-2, -1, 1, 2)):
             f"{100 * points:.0f}" for points in spread) + " points")
 
 
+@mt.plain_ops()
 def cost(file, C=128, H=4, lengths=2 ** np.arange(8, 12)):
     """Attention costs O(n^2) time and memory in the sequence length n.
 
-    Forward and backward of a layer, of its T x S part alone (scores, softmax, mixing), and of its projections. The
-    exponent exceeds 2 where the scores outgrow the processor's cache on the way, or the machine is busy.
+    As it is written down: its faster twin keeps no scores of a long text, and its memory grows as n alone. Forward and
+    backward of a layer, of its T x S part alone (scores, softmax, mixing), and of its projections. The exponent exceeds 2
+    where the scores outgrow the processor's cache on the way, or the machine is busy.
     """
     layer, memory = nn.MultiHeadAttention(C, H, dropout=0.0), []
     times = {"the layer": [], "T x S part": [], "projections": []}
