@@ -68,15 +68,20 @@ class Linear(Op):
         return y.reshape(self.lead + y.shape[1:])
 
     def backward(self, dy):
+        db = sum_of_rows(dy) if self.needs[2] else None
         dy = dy.reshape(len(self.x), len(self.weight))      # (N, out)
-        dx = dw = db = None
+        dx = dw = None
         if self.needs[0]:
             dx = (dy @ self.weight).reshape(self.lead + self.weight.shape[1:])
         if self.needs[1]:
             dw = dy.T @ self.x
-        if self.needs[2]:
-            db = xp_of(dy).ones(len(dy), dy.dtype) @ dy     # a product adds columns up faster than sum does
         return dx, dw, db
+
+
+def sum_of_rows(x):
+    """Raw array x summed over every axis but the last, by a product: that is faster than sum, and exacter."""
+    rows = x.reshape(math.prod(x.shape[:-1]), *x.shape[-1:])
+    return xp_of(x).ones(len(rows), x.dtype) @ rows
 
 
 def matmul(a, b):

@@ -9,6 +9,7 @@ from minitx.fused import twin
 from minitx.fused.cpu.threads import BLOCK, in_blocks
 from minitx.memory import LEAST, empty
 from minitx.ops.activation import _CUBIC, _ROOT_2_PI, GELU
+from minitx.ops.linear import sum_of_rows
 
 
 @twin
@@ -48,18 +49,16 @@ class FusedGELU(GELU):
     def backward(self, dy):
         dx = empty(dy.shape, dy.dtype)
         flat, slope, out = dy.reshape(-1), self.slope.reshape(-1), dx.reshape(-1)
-        if not self.needs[1]:
-            in_blocks(lambda i, j: np.multiply(flat[i:j], slope[i:j], out=out[i:j]), dy.size, 4 * BLOCK)
-            return dx, None
-        width, sums = dy.shape[-1], {}
+        width, sums = dy.shape[-1] if self.needs[1] else 1, {}
 
         def piece(i, j):
             start, stop = i * width, j * width
             np.multiply(flat[start:stop], slope[start:stop], out=out[start:stop])
-            sums[i] = np.ones(j - i, dx.dtype) @ out[start:stop].reshape(j - i, width)
+            if self.needs[1]:
+                sums[i] = sum_of_rows(out[start:stop].reshape(j - i, width))
 
-        in_blocks(piece, dy.size // width, max(1, 4 * BLOCK // width), products=True)
-        return dx, np.sum([sums[i] for i in sorted(sums)], axis=0)
+        in_blocks(piece, dy.size // width, max(1, 4 * BLOCK // width), products=self.needs[1])
+        return dx, np.sum([sums[i] for i in sorted(sums)], axis=0) if self.needs[1] else None
 
 
 FAR = 1000.0            # what lies beyond, infinities and NaN are the plain op's

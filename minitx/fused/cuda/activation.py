@@ -1,10 +1,9 @@
 """GELU, with its bias, one launch each way."""
-import math
-
 from minitx.backend import xp_of
 from minitx.fused import cuda_twin
 from minitx.fused.cuda import kernels
 from minitx.ops.activation import GELU
+from minitx.ops.linear import sum_of_rows
 
 
 @cuda_twin
@@ -31,10 +30,7 @@ class CudaGELU(GELU):
         xp = xp_of(dy)
         dx = xp.empty(dy.shape, dy.dtype)
         self.launch("gelu_backward", xp.ascontiguousarray(dy), dx)
-        if self.bias is None or not self.needs[1]:
-            return dx, None
-        rows = dx.reshape(math.prod(dx.shape[:-1]), dx.shape[-1])
-        return dx, xp.ones(len(rows), dx.dtype) @ rows
+        return dx, sum_of_rows(dx) if self.needs[1] else None
 
     def launch(self, name, *arrays):
         n, width = self.x.size, kernels.THREADS if self.bias is None else max(self.bias.size, 1)
